@@ -1,0 +1,66 @@
+# make demo   train, prune and compare a small network; writes runs/demo/report.html
+# make test   lint, format check, types, tests with coverage
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# Two test processes by default; each uses one thread, so that they do not fight over the cores.
+JOBS   ?= 2
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint format types unit docs clean help
+help:
+	@echo "make demo    train, prune and compare a small network (under 3 minutes), report in runs/demo"
+	@echo "make test    lint + format check + types + tests with coverage"
+	@echo "make lint    ruff check, ruff format --check"
+	@echo "make format  let ruff mend what it can"
+	@echo "make types   mypy"
+	@echo "make unit    the tests alone"
+	@echo "make docs    the API reference, from the docstrings"
+	@echo "make clean   remove caches, build products and runs/demo (make clean-all: .venv too)"
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "The pinned environment needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# PyTorch goes first and alone: whatever build is installed then (CPU or CUDA), the rest accepts it.
+# The package itself comes without build isolation and without dependencies, so that nothing is fetched twice.
+$(STAMP): requirements/torch.txt requirements/vision.txt requirements/dev.txt pyproject.toml | $(BIN)/python
+	@echo "installing the pinned packages into $(VENV) (the first time takes a few minutes)"
+	@$(PIP) -r requirements/torch.txt
+	@$(PIP) -r requirements/vision.txt
+	@$(PIP) -r requirements/dev.txt
+	@$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python -m lcprune demo --out runs/demo --force
+
+test: lint types unit
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+unit: $(STAMP)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term $(ARGS)
+
+docs: $(STAMP)
+	$(BIN)/python docs/make_reference.py
+
+clean:
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov runs/demo
+	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: clean-all
+clean-all: clean
+	rm -rf $(VENV)
