@@ -1,0 +1,20 @@
+"""The paper's networks, and any other by name.
+
+model = lcprune.models.build("resnet56", num_classes=10, weights="resnet56.safetensors")
+example = lcprune.models.example_input("resnet56")
+"""
+
+from lcprune.models.registry import build, example_input, input_shape, names
+from lcprune.models.resnet import PadShortcut
+from lcprune.models.weights import head_name, load_weights, read_state_dict
+
+__all__ = [
+    "PadShortcut",
+    "build",
+    "example_input",
+    "head_name",
+    "input_shape",
+    "load_weights",
+    "names",
+    "read_state_dict",
+]

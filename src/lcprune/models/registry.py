@@ -1,0 +1,204 @@
+"""Networks by name: the paper's, torchvision's, timm's, or a factory in a Python file."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lcprune.errors import ModelError
+from lcprune.models import mobilenet, resnet, vgg
+from lcprune.models.weights import head_name, load_weights
+
+_BUILTIN: dict[str, tuple[Callable[..., nn.Module], tuple[int, int, int]]] = {
+    "resnet20": (resnet.resnet20, (3, 32, 32)),
+    "resnet32": (resnet.resnet32, (3, 32, 32)),
+    "resnet44": (resnet.resnet44, (3, 32, 32)),
+    "resnet56": (resnet.resnet56, (3, 32, 32)),
+    "resnet110": (resnet.resnet110, (3, 32, 32)),
+    "vgg16": (vgg.vgg16, (3, 32, 32)),
+    "mobilenetv2": (mobilenet.mobilenetv2, (3, 32, 32)),
+    "digits_resnet": (resnet.digits_resnet, (1, 8, 8)),
+}
+PRETRAINED = "pretrained"
+
+
+def names() -> tuple[str, ...]:
+    """Names of the networks that lcprune brings itself."""
+    return tuple(_BUILTIN)
+
+
+def build(
+    name: str,
+    num_classes: int | None = None,
+    weights: str | os.PathLike[str] | Mapping[str, Tensor] | None = None,
+    *,
+    new_head: bool = False,
+) -> nn.Module:
+    """A network by name.
+
+    Args:
+        name: one of `names()`, `torchvision:NAME`, `timm:NAME` or `file.py:factory`.
+        num_classes: outputs; None for the network's own default.
+        weights: a safetensors file, a saved state dict, a state dict, or "pretrained" for the weights that
+            torchvision or timm publish (downloaded when they are not in the local cache).
+        new_head: with a weight file made for other classes, start the classifier afresh.
+
+    Returns:
+        The network in training mode, on the CPU.
+    """
+    pretrained = weights == PRETRAINED if isinstance(weights, str) else False
+    kind, _, rest = name.partition(":")
+    if name in _BUILTIN:
+        model = _BUILTIN[name][0](**_classes(num_classes))
+    elif kind == "torchvision" and rest:
+        model = _torchvision(rest, num_classes, pretrained)
+    elif kind == "timm" and rest:
+        model = _timm(rest, num_classes, pretrained)
+    elif _is_factory(name):
+        model = _from_file(name, num_classes)
+    else:
+        raise ModelError(
+            f"no network is called {name!r}: expected one of {', '.join(_BUILTIN)}, "
+            "torchvision:NAME, timm:NAME or file.py:factory"
+        )
+    if pretrained and kind not in ("torchvision", "timm"):
+        raise ModelError(f"{name} has no published weights; give a file instead of weights={PRETRAINED!r}")
+    if weights is not None and not pretrained:
+        load_weights(model, weights, new_head=new_head)
+    return model
+
+
+def input_shape(name: str) -> tuple[int, int, int]:
+    """(channels, height, width) that the network called `name` was made for.
+
+    Args:
+        name: as for `build`; a Python file may say its own in a constant `INPUT_SHAPE`.
+    """
+    kind, _, rest = name.partition(":")
+    if name in _BUILTIN:
+        return _BUILTIN[name][1]
+    if kind == "timm" and rest:
+        config = _import("timm").get_pretrained_cfg(rest)
+        return tuple(config.input_size) if config is not None else (3, 224, 224)
+    if kind == "torchvision" and rest:
+        size = _torchvision_size(rest)
+        return (3, size, size)
+    if _is_factory(name):
+        shape = getattr(import_file(name)[0], "INPUT_SHAPE", (3, 224, 224))
+        return tuple(shape)
+    raise ModelError(f"no network is called {name!r}")
+
+
+def example_input(name: str, batch_size: int = 1, shape: Sequence[int] | None = None) -> Tensor:
+    """A random input for the network called `name`, always the same one.
+
+    Args:
+        name: as for `build`.
+        batch_size: samples.
+        shape: (channels, height, width) instead of the network's own, e.g. `dataset.input_shape`.
+    """
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(batch_size, *(shape or input_shape(name)), generator=generator)
+
+
+def import_file(spec: str, error: type[Exception] = ModelError) -> tuple[Any, Callable[..., Any]]:
+    """The module and the function that `file.py:factory` names.
+
+    Args:
+        spec: path of a Python file, a colon, and a function in it.
+        error: what to raise when either is missing.
+    """
+    path, _, attribute = spec.rpartition(":")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise error(f"{spec}: no file at {file}")
+    name = f"lcprune_user_{file.stem}_{abs(hash(file.resolve()))}"
+    module = sys.modules.get(name)
+    if module is None:
+        found = importlib.util.spec_from_file_location(name, file)
+        assert found is not None and found.loader is not None
+        module = importlib.util.module_from_spec(found)
+        sys.modules[name] = module  # dataclasses and pickling of workers look modules up by name
+        try:
+            found.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise error(f"{spec}: {file} has no function called {attribute!r}")
+    return module, factory
+
+
+def _from_file(spec: str, num_classes: int | None) -> nn.Module:
+    factory = import_file(spec)[1]
+    accepted = inspect.signature(factory).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    arguments = _classes(num_classes) if "num_classes" in accepted or takes_any else {}
+    model = factory(**arguments)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{spec} gave a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _is_factory(name: str) -> bool:
+    return name.rpartition(":")[0].endswith(".py")
+
+
+def _classes(num_classes: int | None) -> dict[str, int]:
+    return {} if num_classes is None else {"num_classes": num_classes}
+
+
+def _torchvision(name: str, num_classes: int | None, pretrained: bool) -> nn.Module:
+    models = _import("torchvision").models
+    if name not in models.list_models():
+        raise ModelError(f"torchvision has no network called {name!r}")
+    # Their training-only auxiliary classifiers and random initialisation warnings are of no use here.
+    extra = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    if not pretrained:
+        return models.get_model(name, weights=None, **_classes(num_classes), **extra)
+    try:
+        model = models.get_model(name, weights="DEFAULT")
+    except OSError as error:
+        raise ModelError(f"the weights of torchvision:{name} could not be fetched: {error}") from error
+    layer = head_name(model)
+    if num_classes is not None and model.get_submodule(layer).weight.shape[0] != num_classes:
+        fresh = models.get_model(name, weights=None, num_classes=num_classes, **extra)
+        parent, _, child = layer.rpartition(".")
+        setattr(model.get_submodule(parent), child, fresh.get_submodule(layer))
+    return model
+
+
+def _torchvision_size(name: str) -> int:
+    models = _import("torchvision").models
+    if name not in models.list_models():
+        raise ModelError(f"torchvision has no network called {name!r}")
+    try:
+        size = models.get_model_weights(name).DEFAULT.transforms().crop_size
+    except (AttributeError, ValueError):
+        return 224
+    return int(size[0] if isinstance(size, (list, tuple)) else size)
+
+
+def _timm(name: str, num_classes: int | None, pretrained: bool) -> nn.Module:
+    timm = _import("timm")
+    if not timm.is_model(name):
+        raise ModelError(f"timm has no network called {name!r}")
+    try:
+        return timm.create_model(name, pretrained=pretrained, **_classes(num_classes))
+    except (OSError, RuntimeError) as error:
+        raise ModelError(f"timm:{name} could not be built: {error}") from error
+
+
+def _import(package: str) -> Any:
+    from lcprune import vision
+
+    return vision.import_torchvision() if package == "torchvision" else vision.import_timm()

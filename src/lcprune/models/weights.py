@@ -1,0 +1,152 @@
+"""Reading weights into a network, without ever running code from a file.
+
+Safetensors, or a state dict saved by `torch.save` and read with `weights_only=True`; the usual wrappings
+(`{"state_dict": ...}`, `DataParallel`'s `module.` prefix, `torch.compile`'s `_orig_mod.`) are taken off.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lcprune.errors import ModelError
+
+_WRAPPINGS = ("state_dict", "model_state_dict", "model_state", "model", "net", "weights")
+_PREFIXES = ("module.", "_orig_mod.")
+_SHOWN = 12
+
+
+def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a weight file, unwrapped.
+
+    Args:
+        path: a `.safetensors` file, or a state dict written by `torch.save`.
+
+    Returns:
+        Parameter or buffer name -> tensor, on the CPU.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ModelError(f"no weights at {file}: expected a .safetensors file or a saved state dict")
+    if file.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{file} is not a readable safetensors file: {error}") from error
+    try:
+        stored = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ModelError(
+            f"{file} is not a readable state dict: it holds more than tensors, or is damaged, and lcprune does "
+            f"not run code from weight files. Save the network's state_dict(), e.g. with safetensors."
+        ) from error
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        raise ModelError(f"{file} is not a readable state dict: {str(error).splitlines()[0]}") from error
+    return unwrap(stored, str(file))
+
+
+def unwrap(stored: Any, source: str = "the state dict") -> dict[str, Tensor]:
+    """Take off what trainers put around a state dict.
+
+    Args:
+        stored: a state dict, possibly inside `{"state_dict": ...}` and with prefixed names.
+        source: what to call it in an error.
+    """
+    while isinstance(stored, Mapping) and not any(isinstance(value, Tensor) for value in stored.values()):
+        inner = next((stored[key] for key in _WRAPPINGS if isinstance(stored.get(key), Mapping)), None)
+        if inner is None:
+            break
+        stored = inner
+    if not isinstance(stored, Mapping):
+        raise ModelError(f"{source} holds a {type(stored).__name__}, not a state dict")
+    tensors = {str(name): value for name, value in stored.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise ModelError(f"{source} holds no tensors; its keys are {list(stored)[:_SHOWN]}")
+    stripped = True
+    while stripped:
+        stripped = False
+        for prefix in _PREFIXES:
+            if all(name.startswith(prefix) for name in tensors):
+                tensors = {name[len(prefix) :]: value for name, value in tensors.items()}
+                stripped = True
+    return tensors
+
+
+def load_weights(
+    model: nn.Module,
+    weights: str | os.PathLike[str] | Mapping[str, Tensor],
+    *,
+    new_head: bool = False,
+) -> None:
+    """Copy weights into `model`; every name and shape must fit.
+
+    Args:
+        model: the network, changed in place.
+        weights: a file or a state dict.
+        new_head: leave the last linear layer as it is when the file's has another shape: for a network that
+            moves to data with other classes.
+    """
+    if isinstance(weights, Mapping):
+        source, tensors = "the state dict", unwrap(weights)
+    else:
+        source, tensors = str(weights), read_state_dict(weights)
+    own = model.state_dict()
+    if new_head:
+        layer = head_name(model)
+        for name in (f"{layer}.weight", f"{layer}.bias"):
+            if name in own and name in tensors and own[name].shape != tensors[name].shape:
+                tensors[name] = own[name]
+    problems = [f"missing: {name} {tuple(own[name].shape)}" for name in own if _missing(name, tensors)]
+    problems += [
+        f"not in the network: {name} {tuple(tensors[name].shape)}" for name in tensors if name not in own
+    ]
+    problems += [
+        f"shape: {name} is {tuple(own[name].shape)} in the network, {tuple(tensors[name].shape)} in the file"
+        for name in own
+        if name in tensors and own[name].shape != tensors[name].shape
+    ]
+    if problems:
+        more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise ModelError(
+            f"{source} does not fit {type(model).__name__} ({len(problems)} differences):\n  "
+            + "\n  ".join(problems[:_SHOWN])
+            + more
+            + _hint(model, problems)
+        )
+    model.load_state_dict(tensors, strict=False)
+
+
+def head_name(model: nn.Module) -> str:
+    """Name of the last linear layer (or, without one, the last convolution): the classifier.
+
+    Args:
+        model: a classification network.
+    """
+    for kind in (nn.Linear, nn.Conv2d):
+        names = [name for name, module in model.named_modules() if isinstance(module, kind)]
+        if names:
+            return names[-1]
+    raise ModelError(
+        f"{type(model).__name__} has no linear layer or convolution that could be its classifier"
+    )
+
+
+def _missing(name: str, tensors: Mapping[str, Tensor]) -> bool:
+    # Old checkpoints lack the batch counter, which plays no part in what the network computes.
+    return name not in tensors and not name.endswith("num_batches_tracked")
+
+
+def _hint(model: nn.Module, problems: list[str]) -> str:
+    head = head_name(model)
+    if all(problem.startswith(f"shape: {head}.") for problem in problems):
+        return "\nOnly the classifier differs: pass new_head=True to start it afresh."
+    return ""
