@@ -46,8 +46,8 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         stored = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ModelError(
-            f"{file} is not a readable state dict: it holds more than tensors, or is damaged, and lcprune does "
-            f"not run code from weight files. Save the network's state_dict(), e.g. with safetensors."
+            f"{file} is not a readable state dict: it holds more than tensors, or is damaged, and lcprune "
+            "does not run code from weight files. Save the network's state_dict(), e.g. with safetensors."
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError) as error:
         raise ModelError(f"{file} is not a readable state dict: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,166 @@
+"""A data set: three splits, what it takes to normalise and augment them, and batches of tensors.
+
+Images stay uint8 until they are on the device that computes with them: a quarter of the memory and of the
+transfer, and small data sets live on the device as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lcprune.data.augment import Augmentation, crop_and_flip
+from lcprune.data.files import FileSplit
+from lcprune.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySplit:
+    """Images in memory.
+
+    Attributes:
+        images: uint8 (N, height, width, channels).
+        labels: int64 (N,).
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, indices: np.ndarray | Sequence[int]) -> ArraySplit:
+        """The images at `indices`, in that order."""
+        chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64))
+        return ArraySplit(self.images[chosen], self.labels[chosen])
+
+
+Split = ArraySplit | FileSplit
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Train, validation and test images, and how to turn them into network inputs.
+
+    Attributes:
+        name: what the user called it.
+        num_classes: number of labels.
+        input_shape: (channels, height, width) of a network input.
+        train: what weights are fitted to.
+        val: held out of the training images for every choice that a person or a search makes.
+        test: for one last figure.
+        mean: per channel, of pixels between 0 and 1.
+        std: per channel, likewise.
+        augmentation: what training does to images that are in memory.
+        classes: names of the labels, where they have some.
+    """
+
+    name: str
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    train: Split
+    val: Split
+    test: Split
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    classes: tuple[str, ...] = ()
+
+    def split(self, name: str) -> Split:
+        """The split called "train", "val" or "test"."""
+        if name not in ("train", "val", "test"):
+            raise DataError(f"no split is called {name!r}: expected train, val or test")
+        chosen: Split = getattr(self, name)
+        if not len(chosen):
+            raise DataError(f"the {name} split of {self.name} is empty")
+        return chosen
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 (N, height, width, channels) to normalised float32 (N, channels, height, width).
+
+        The result is laid out channels-last, which costs nothing from here and is what fast kernels want.
+        """
+        mean = torch.tensor(self.mean, device=images.device).mul(255)
+        scale = torch.tensor(self.std, device=images.device).mul(255).reciprocal()
+        return images.to(torch.float32).sub_(mean).mul_(scale).permute(0, 3, 1, 2)
+
+    def batches(
+        self,
+        split: str = "val",
+        batch_size: int = 128,
+        *,
+        limit: int | None = None,
+        seed: int | None = None,
+        augment: bool = False,
+        device: str | torch.device = "cpu",
+        workers: int = 0,
+    ) -> Batches:
+        """Batches of (normalised images, labels) that can be iterated again and again.
+
+        Args:
+            split: "train", "val" or "test".
+            batch_size: images per batch; the last batch may be smaller.
+            limit: use at most so many images.
+            seed: draw the images in random order, without replacement; None takes them in the order stored.
+            augment: crop and flip as for training (drawn with `seed`, the same at every pass).
+            device: where the tensors go.
+            workers: processes that decode image files; 0 decodes here.
+        """
+        if batch_size < 1:
+            raise DataError(f"batch_size={batch_size}: expected at least 1")
+        chosen = self.split(split)
+        count = len(chosen) if limit is None else min(limit, len(chosen))
+        if count < 1:
+            raise DataError(f"limit={limit}: expected at least 1 image")
+        if seed is None:
+            order = np.arange(count)
+        else:
+            order = np.random.default_rng(seed).permutation(len(chosen))[:count]
+        return Batches(self, chosen, order, batch_size, augment, seed or 0, torch.device(device), workers)
+
+
+class Batches:
+    """Iterable of (images, labels); see `Dataset.batches`."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: Split,
+        order: np.ndarray,
+        batch_size: int,
+        augment: bool,
+        seed: int,
+        device: torch.device,
+        workers: int,
+    ) -> None:
+        self.dataset, self.split, self.order = dataset, split, order
+        self.batch_size, self.augment, self.seed = batch_size, augment, seed
+        self.device, self.workers = device, workers
+
+    def __len__(self) -> int:
+        return -(-len(self.order) // self.batch_size)
+
+    @property
+    def images(self) -> int:
+        """Images in one pass."""
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        parts = [self.order[i : i + self.batch_size] for i in range(0, len(self.order), self.batch_size)]
+        if isinstance(self.split, FileSplit):
+            key = (self.seed, 0) if self.augment else None
+            for images, labels in self.split.loader(parts, key, self.workers, self.device):
+                yield self.dataset.normalise(images), labels
+            return
+        generator = torch.Generator().manual_seed(self.seed)
+        for part in parts:
+            index = torch.from_numpy(part)
+            images = self.split.images[index]
+            if self.augment:
+                images = crop_and_flip(images, self.dataset.augmentation, generator)
+            labels = self.split.labels[index].to(self.device, non_blocking=True)
+            yield self.dataset.normalise(images.to(self.device, non_blocking=True)), labels

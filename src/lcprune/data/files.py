@@ -1,0 +1,165 @@
+"""Images that stay in their files and are decoded as they are needed, by worker processes if asked.
+
+Every image's crop is drawn from (seed, epoch, image), so a run gives the same batches with any number of
+workers, and a resumed run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lcprune.errors import DataError, MissingDependencyError
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"})
+
+
+@dataclass(frozen=True, eq=False)
+class FileSplit:
+    """Image files with labels.
+
+    Attributes:
+        paths: the files.
+        labels: int64 (N,).
+        size: height and width of a network input.
+        resize: length of the shorter side before the central crop of evaluation.
+    """
+
+    paths: tuple[str, ...]
+    labels: Tensor
+    size: int = 224
+    resize: int = 256
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def subset(self, indices: np.ndarray | Sequence[int]) -> FileSplit:
+        """The images at `indices`, in that order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return replace(
+            self, paths=tuple(self.paths[i] for i in chosen), labels=self.labels[torch.from_numpy(chosen)]
+        )
+
+    def read(self, index: int, generator: np.random.Generator | None = None) -> np.ndarray:
+        """One image, uint8 (size, size, 3).
+
+        Args:
+            index: which.
+            generator: draw a random resized crop and a flip; None takes the central crop.
+        """
+        image_module = _pillow()
+        path = self.paths[index]
+        try:
+            with image_module.open(path) as opened:
+                image = opened.convert("RGB")
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"{path} is not a readable image: {error}") from error
+        bilinear = image_module.Resampling.BILINEAR
+        if generator is not None:
+            box, mirrored = _random_crop(image.size, generator)
+            image = image.resize((self.size, self.size), bilinear, box=box)
+            array = np.asarray(image)
+            return np.ascontiguousarray(array[:, ::-1]) if mirrored else array
+        width, height = image.size
+        side = min(width, height) * self.size / self.resize
+        left, top = (width - side) / 2, (height - side) / 2
+        return np.asarray(
+            image.resize((self.size, self.size), bilinear, box=(left, top, left + side, top + side))
+        )
+
+    def loader(
+        self,
+        batches: Sequence[np.ndarray],
+        key: tuple[int, int] | None,
+        workers: int,
+        device: torch.device,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Decode the given batches, in order.
+
+        Args:
+            batches: arrays of image indices.
+            key: (seed, epoch) of the augmentation; None for central crops.
+            workers: processes that decode; 0 decodes in this one.
+            device: where the uint8 images and the labels go.
+        """
+        pinned = device.type == "cuda"
+        reader = torch.utils.data.DataLoader(
+            _Reader(self, key),
+            batch_sampler=_Given(batches),
+            num_workers=workers,
+            pin_memory=pinned,
+            prefetch_factor=4 if workers else None,
+        )
+        for images, labels in reader:
+            yield images.to(device, non_blocking=pinned), labels.to(device, non_blocking=pinned)
+
+
+class _Given(torch.utils.data.Sampler[list[int]]):
+    """Batches that were decided beforehand."""
+
+    def __init__(self, batches: Sequence[np.ndarray]) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch.tolist() for batch in self.batches)
+
+
+class _Reader(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """What a worker process needs to decode images."""
+
+    def __init__(self, split: FileSplit, key: tuple[int, int] | None) -> None:
+        self.split, self.key = split, key
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        generator = None if self.key is None else np.random.default_rng((*self.key, index))
+        return torch.tensor(self.split.read(index, generator)), self.split.labels[index]
+
+
+def _random_crop(size: tuple[int, int], generator: np.random.Generator) -> tuple[tuple[float, ...], bool]:
+    """The random resized crop that ImageNet training uses: 8 to 100 % of the area, aspect 3/4 to 4/3."""
+    width, height = size
+    for _ in range(10):
+        area = width * height * generator.uniform(0.08, 1.0)
+        aspect = math.exp(generator.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            x, y = int(generator.integers(width - w + 1)), int(generator.integers(height - h + 1))
+            return (x, y, x + w, y + h), bool(generator.integers(2))
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return (left, top, left + side, top + side), bool(generator.integers(2))
+
+
+def scan(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
+    """The images of `folder/CLASS/` for every class, sorted, with the class's position as label."""
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        inside = (folder / name).rglob("*") if (folder / name).is_dir() else iter(())
+        found = sorted(str(path) for path in inside if path.suffix.lower() in SUFFIXES)
+        paths += found
+        labels += [label] * len(found)
+    if not paths:
+        raise DataError(f"{folder} holds no images: looked for CLASS/*.jpg, .png, .webp ... in it")
+    return tuple(paths), torch.tensor(labels, dtype=torch.int64)
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingDependencyError("reading images needs Pillow: pip install lcprune[vision]") from None
+    return Image

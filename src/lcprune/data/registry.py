@@ -1,0 +1,173 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lcprune.data import cifar, folders
+from lcprune.data.augment import Augmentation
+from lcprune.data.dataset import ArraySplit, Dataset
+from lcprune.errors import DataError, MissingDependencyError
+from lcprune.models.registry import import_file
+
+_FOLDERS: dict[str, Callable[[Path], folders.Parts]] = {
+    "folder": folders.read_folder,
+    "cub200": folders.read_cub200,
+    "imagenet": folders.read_imagenet,
+}
+_VAL_FRACTION = 0.1
+
+
+def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: bool = False) -> Dataset:
+    """A data set by name.
+
+    Args:
+        spec: `digits`, `cifar10:PATH`, `folder:PATH`, `cub200:PATH`, `imagenet:PATH` or `file.py:factory`.
+            The factory gives a `Dataset`, or a mapping with uint8 images x_train (N, height, width,
+            channels), labels y_train, and x_test, y_test.
+        seed: draws the validation split. The test split never depends on it.
+        val: held out of the training images: a number of images (int) or a fraction (float); 0 for none. By
+            default a tenth (at most 10,000 images), or the data set's own validation split if it has one.
+        download: fetch CIFAR-10 through torchvision where it is missing.
+    """
+    kind, _, rest = spec.partition(":")
+    if spec == "digits":
+        dataset = _digits()
+    elif spec.rpartition(":")[0].endswith(".py"):
+        dataset = _from_file(spec, seed)
+    elif kind == "cifar10" and rest:
+        arrays = cifar.read(Path(rest).expanduser(), download)
+        dataset = from_arrays(spec, arrays, mean=cifar.MEAN, std=cifar.STD, num_classes=10)
+        dataset = replace(dataset, classes=cifar.CLASSES)
+    elif kind in _FOLDERS and rest:
+        train, own_val, test, classes = _FOLDERS[kind](Path(rest).expanduser())
+        dataset = Dataset(
+            spec,
+            len(classes),
+            (3, train.size, train.size),
+            train,
+            own_val or train.subset([]),
+            test,
+            folders.IMAGENET_MEAN,
+            folders.IMAGENET_STD,
+            classes=classes,
+        )
+    else:
+        raise DataError(
+            f"no data set is called {spec!r}: expected digits, cifar10:PATH, folder:PATH, cub200:PATH, "
+            "imagenet:PATH or file.py:factory"
+        )
+    return hold_out(dataset, seed, val)
+
+
+def hold_out(dataset: Dataset, seed: int = 0, val: int | float | None = None) -> Dataset:
+    """Move part of the training images to the validation split, the same share of every class.
+
+    Args:
+        dataset: with or without a validation split of its own.
+        seed: draws which images.
+        val: as for `load`.
+    """
+    total = len(dataset.train)
+    if val is None:
+        if len(dataset.val):
+            return dataset
+        val = min(_VAL_FRACTION, 10_000 / total)
+    fraction = val if isinstance(val, float) else val / total
+    if not 0 <= fraction < 1:
+        raise DataError(f"val={val}: expected a fraction below 1, or fewer than the {total} training images")
+    labels = dataset.train.labels.numpy()
+    rest, part = folders.stratified(labels, fraction, np.random.default_rng(seed))
+    if not len(part):
+        return dataset
+    return replace(dataset, train=dataset.train.subset(rest), val=dataset.train.subset(part))
+
+
+def from_arrays(
+    name: str,
+    arrays: Mapping[str, Any],
+    *,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    num_classes: int | None = None,
+    augmentation: Augmentation | None = None,
+) -> Dataset:
+    """A data set from uint8 images in memory, without a validation split yet.
+
+    Args:
+        name: what to call it.
+        arrays: x_train (N, height, width, channels) uint8, y_train (N,), x_test, y_test.
+        mean: per channel, of pixels between 0 and 1; None measures the training images.
+        std: likewise.
+        num_classes: None takes the largest label plus one.
+        augmentation: None for pad-4 crops and flips.
+    """
+    absent = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
+    if absent:
+        raise DataError(f"{name} lacks {', '.join(absent)}; it has {', '.join(map(str, arrays))}")
+    checked = cifar.check(
+        {key: np.asarray(arrays[key]) for key in ("x_train", "y_train", "x_test", "y_test")}, name
+    )
+    x_train = checked["x_train"]
+    if checked["x_test"].shape[1:] != x_train.shape[1:]:
+        raise DataError(f"{name}: x_train is {x_train.shape} but x_test is {checked['x_test'].shape}")
+    if mean is None or std is None:
+        pixels = x_train.reshape(-1, x_train.shape[-1]) / 255
+        mean = tuple(float(value) for value in pixels.mean(0))
+        std = tuple(float(value) for value in np.maximum(pixels.std(0), 1e-3))
+    splits = [
+        ArraySplit(torch.from_numpy(checked[f"x_{part}"]), torch.from_numpy(checked[f"y_{part}"]))
+        for part in ("train", "test")
+    ]
+    classes = num_classes or 1 + max(int(split.labels.max()) for split in splits)
+    height, width, channels = x_train.shape[1:]
+    return Dataset(
+        name,
+        classes,
+        (channels, height, width),
+        splits[0],
+        splits[0].subset([]),
+        splits[1],
+        mean,
+        std,
+        augmentation or Augmentation(),
+    )
+
+
+def _digits() -> Dataset:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise MissingDependencyError("the digits come with scikit-learn: pip install scikit-learn") from None
+    bunch = load_digits()
+    images = (bunch.images * (255 / 16)).round().astype(np.uint8)[..., None]
+    labels = bunch.target.astype(np.int64)
+    train, test = folders.stratified(labels, 0.2, np.random.default_rng(0))
+    arrays = {
+        "x_train": images[train],
+        "y_train": labels[train],
+        "x_test": images[test],
+        "y_test": labels[test],
+    }
+    dataset = from_arrays("digits", arrays, num_classes=10, augmentation=Augmentation(pad=1, flip=False))
+    return replace(dataset, classes=tuple("0123456789"))
+
+
+def _from_file(spec: str, seed: int) -> Dataset:
+    factory = import_file(spec, DataError)[1]
+    arguments = {"seed": seed} if "seed" in inspect.signature(factory).parameters else {}
+    made = factory(**arguments)
+    if isinstance(made, Dataset):
+        return made
+    if isinstance(made, Mapping):
+        return from_arrays(spec, made)
+    raise DataError(
+        f"{spec} gave a {type(made).__name__}; expected a Dataset or a mapping with x_train, y_train ..."
+    )
