@@ -1,0 +1,175 @@
+"""One self-contained HTML page from the records of runs: works offline, prints well, light and dark."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from lcprune.errors import ConfigError
+from lcprune.files import atomic_write
+from lcprune.report.figure import Figure
+from lcprune.report.figures import make_figures
+from lcprune.report.records import Records, Row, collect
+from lcprune.report.render import javascript, svg, write_figures
+from lcprune.report.tables import html_table, result_table
+from lcprune.report.theme import vega_config
+from lcprune.runs import CONFIG, ENVIRONMENT, Run, version
+
+
+def write_report(
+    runs: Sequence[Run],
+    path: str | os.PathLike[str],
+    title: str | None = None,
+    figure_folder: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Write the page, and its figures as PNG and SVG.
+
+    Args:
+        runs: where the records are.
+        path: the HTML file.
+        title: heading; the folders' names otherwise.
+        figure_folder: where the figures go; `figures` beside the page otherwise.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        ConfigError: the runs hold no records.
+    """
+    records = collect(runs, title)
+    if records.empty:
+        raise ConfigError(
+            f"nothing to report: {', '.join(str(run.path) for run in runs)} holds no records yet"
+        )
+    figures = make_figures(records)
+    target = Path(path)
+    write_figures(figures, Path(figure_folder) if figure_folder else target.parent / "figures")
+    with atomic_write(target) as temporary:
+        temporary.write_text(page(records, figures), encoding="utf-8")
+    return target
+
+
+def page(records: Records, figures: Sequence[Figure]) -> str:
+    """The page as text."""
+    title = html.escape(records.title)
+    embedded = {
+        "specs": {f.name: {**f.spec, "usermeta": {"name": f.name}} for f in figures},
+        "configs": {mode: vega_config(mode) for mode in ("light", "dark")},
+        "columns": {"metric": len({row.get("metric") for row in records.metric})},
+    }
+    sections = [_table_section(records), *map(_figure_section, figures), _configuration_section(records)]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{title} · lcprune</title>",
+            '<link rel="icon" href="data:,">',
+            f"<style>{_text('page.css')}</style>",
+            # Before anything is painted, so that a dark page never flashes white.
+            "<script>document.documentElement.dataset.theme ="
+            ' matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";</script>',
+            "<noscript><style>.live, button { display: none } .paper { display: block }</style></noscript>",
+            "</head><body><main>",
+            f'<header><div><h1>{title}</h1><p class="lead">{_lead(records)}</p></div>',
+            '<button id="theme" type="button">light / dark</button></header>',
+            _facts(records.results),
+            '<div class="grid">',
+            *sections,
+            "</div>",
+            f"<footer>Made by lcprune {html.escape(version())} from the records of "
+            + ", ".join(f"<code>{html.escape(run.path.name)}</code>" for run in records.runs)
+            + ". The same figures lie beside this page as PNG and SVG.</footer>",
+            "</main>",
+            f'<script id="figures" type="application/json">{_json(embedded)}</script>',
+            f'<script type="module">{javascript()}\n{_text("page.js")}</script>',
+            "</body></html>",
+        ]
+    )
+
+
+def _lead(records: Records) -> str:
+    said = []
+    for run in records.runs:
+        model, data = run.settings.get("model"), run.settings.get("data")
+        words = " on ".join(str(part) for part in (model, data) if part)
+        said.append(f"{run.command}: {words}" if words else run.command)
+    return html.escape(" · ".join(dict.fromkeys(said)))
+
+
+def _facts(results: Sequence[Row]) -> str:
+    """The few numbers that a reader wants first."""
+    original = next((row for row in results if row.get("method") == "original"), None)
+    pruned = [row for row in results if row.get("method") != "original" and row.get("accuracy") is not None]
+    facts: list[tuple[str, str, str]] = []
+    if original and original.get("accuracy") is not None:
+        facts.append(("original accuracy", f"{100 * original['accuracy']:.2f} %", ""))
+        facts.append(
+            (
+                "original MACs",
+                f"{original['macs'] / 1e6:.3g} M",
+                f"{original['params'] / 1e6:.3g} M parameters",
+            )
+        )
+    if pruned:
+        smallest = min(row["macs"] for row in pruned)
+        best = max((row for row in pruned if row["macs"] <= 1.02 * smallest), key=lambda row: row["accuracy"])
+        top = max(pruned, key=lambda row: row["accuracy"])
+        facts.append(("best pruned network", f"{100 * top['accuracy']:.2f} %", str(top["network"])))
+        if best is not top:
+            facts.append(("best of the smallest", f"{100 * best['accuracy']:.2f} %", str(best["network"])))
+    if not facts:
+        return ""
+    cards = "".join(
+        f"<div><dt>{name}</dt><dd>{value} <small>{html.escape(note)}</small></dd></div>"
+        for name, value, note in facts
+    )
+    return f'<dl class="facts">{cards}</dl>'
+
+
+def _table_section(records: Records) -> str:
+    if not records.results:
+        return ""
+    table = html_table(*result_table(records.results))
+    return f'<section id="table"><h2>Networks</h2><div class="scroll">{table}</div></section>'
+
+
+def _figure_section(figure: Figure) -> str:
+    # The drawn-once picture is what printers and browsers without scripts show.
+    picture = base64.b64encode(svg(figure).encode()).decode()
+    return (
+        f'<section class="{"wide" if figure.wide else "half"}"><h2>{html.escape(figure.title)}</h2>'
+        f'<p class="caption">{html.escape(figure.caption)}</p>'
+        f'<div class="live" id="figure-{figure.name}"></div>'
+        f'<img class="paper" alt="{html.escape(figure.title)}" src="data:image/svg+xml;base64,{picture}">'
+        "</section>"
+    )
+
+
+def _configuration_section(records: Records) -> str:
+    parts = []
+    for run in records.runs:
+        for name in (CONFIG, ENVIRONMENT):
+            if run.file(name).is_file():
+                text = run.file(name).read_text(encoding="utf-8").strip()
+                label = f"{run.path.name}/{name}" if len(records.runs) > 1 else name
+                is_open = " open" if name == CONFIG and len(records.runs) == 1 else ""
+                parts.append(
+                    f"<details{is_open}><summary>{html.escape(label)}</summary>"
+                    f"<pre>{html.escape(text)}</pre></details>"
+                )
+    return f'<section id="configuration"><h2>Configuration</h2>{"".join(parts)}</section>'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")).replace("</", "<\\/")
+
+
+def _text(name: str) -> str:
+    return resources.files("lcprune.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,109 @@
+"""Gathering the records of one or several runs, ready to be drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lcprune.runs import Run
+
+Row = dict[str, Any]
+
+KINDS = ("results", "schedule", "search", "metric", "latency", "training")
+
+
+@dataclass(frozen=True)
+class Records:
+    """What was measured, one list of rows per kind; with several runs every row says which (`run`).
+
+    Attributes:
+        title: what the page is about.
+        runs: the runs, in the order given.
+        results: one row per network: network, method, limit, seed, macs, params, accuracy_before, accuracy
+        schedule: one row per network and group: group, position, size, kept.
+        search: one row per candidate: network, iteration, difference, best, naive.
+        metric: one row per unit: metric, group, position, score, difference.
+        latency: one row per network and batch size: ms (per image), low, high.
+        training: one row per epoch: network, epoch, loss, accuracy.
+    """
+
+    title: str
+    runs: tuple[Run, ...]
+    results: list[Row]
+    schedule: list[Row]
+    search: list[Row]
+    metric: list[Row]
+    latency: list[Row]
+    training: list[Row]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not any(getattr(self, kind) for kind in KINDS)
+
+
+def collect(runs: Sequence[Run], title: str | None = None) -> Records:
+    """Read the records of `runs`."""
+    rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
+    names = _distinct_names(runs)
+    for run, name in zip(runs, names, strict=True):
+        for kind in KINDS:
+            for row in run.records(kind):
+                if len(runs) > 1:
+                    row = {**row, "run": name}
+                    if "network" in row:
+                        row["network"] = f"{name}: {row['network']}"
+                rows[kind].append(row)
+    return Records(title or ", ".join(names), tuple(runs), **rows)
+
+
+def summarise(results: Sequence[Row]) -> list[Row]:
+    """Average the rows that differ only by seed.
+
+    Returns:
+        One row per (run, method, limit), with the means, `accuracy_std`, `accuracy_before_std`
+        (sample standard deviations; None for a single trial) and `trials`.
+    """
+    kinds: dict[tuple[Any, ...], list[Row]] = {}
+    for row in results:
+        key = (row.get("run"), row.get("method"), row.get("resource"), row.get("limit"))
+        kinds.setdefault(key, []).append(row)
+    summary = []
+    for rows in kinds.values():
+        merged = dict(rows[0])
+        for name in ("macs", "params", "macs_share", "params_share", "loss", "loss_before", "latency_ms"):
+            if name in merged:
+                merged[name] = _mean([row.get(name) for row in rows])
+        for name in ("accuracy", "accuracy_before"):
+            values = [row[name] for row in rows if row.get(name) is not None]
+            merged[name] = _mean(values)
+            merged[f"{name}_std"] = _deviation(values)
+        merged["trials"] = len(rows)
+        summary.append(merged)
+    return summary
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return math.fsum(present) / len(present) if present else None
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _distinct_names(runs: Sequence[Run]) -> list[str]:
+    """Folder names; where two are the same, with as much of the path as tells them apart."""
+    paths = [run.path.resolve() for run in runs]
+    names = []
+    for path in paths:
+        depth = 1
+        while depth < len(path.parts) and sum(p.parts[-depth:] == path.parts[-depth:] for p in paths) > 1:
+            depth += 1
+        names.append("/".join(path.parts[-depth:]))
+    return names

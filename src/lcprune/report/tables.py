@@ -1,0 +1,110 @@
+"""The results as a table: for Markdown, CSV, LaTeX and HTML."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lcprune.report.records import Row, summarise
+
+
+def result_table(results: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells, one line per network; seeds averaged, columns without any value left out."""
+    rows = summarise(results)
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("network", lambda row: str(row["network"])),
+        ("MACs (M)", lambda row: _number(row.get("macs"), 1e-6, 3)),
+        ("MACs (%)", lambda row: _number(row.get("macs_share"), 100, 1)),
+        ("parameters (M)", lambda row: _number(row.get("params"), 1e-6, 4)),
+        ("before tuning (%)", lambda row: _percent(row, "accuracy_before")),
+        ("accuracy (%)", lambda row: _percent(row, "accuracy")),
+        ("latency (ms)", lambda row: _number(row.get("latency_ms"), 1, 3)),
+        ("trials", lambda row: str(row["trials"]) if row["trials"] > 1 else ""),
+    ]
+    cells = [[write(row) for _, write in columns] for row in rows]
+    used = [i for i in range(len(columns)) if any(line[i] for line in cells)]
+    return [columns[i][0] for i in used], [[line[i] for i in used] for line in cells]
+
+
+def markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A GitHub table, padded so that its source can be read."""
+    widths = [max(len(line[i]) for line in [header, *cells]) for i in range(len(header))]
+
+    def line(values: Sequence[str]) -> str:
+        padded = [
+            v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(values, widths, strict=True))
+        ]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = [("-" * w) if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    return "\n".join([line(header), "| " + " | ".join(rule) + " |", *map(line, cells)]) + "\n"
+
+
+def csv_text(results: Sequence[Row]) -> str:
+    """Every trial with all its digits, for further analysis."""
+    names = list(dict.fromkeys(name for row in results for name, value in row.items() if _plain(value)))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: row.get(name) for name in names} for row in results)
+    return out.getvalue()
+
+
+def latex(header: Sequence[str], cells: Sequence[Sequence[str]], caption: str = "") -> str:
+    """A `booktabs` table."""
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}",
+        r"\toprule",
+    ]
+    lines += [" & ".join(map(_latex, header)) + r" \\", r"\midrule"]
+    lines += [" & ".join(map(_latex, line)) + r" \\" for line in cells]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if caption:
+        lines.append(rf"\caption{{{_latex(caption)}}}")
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def html_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    """A plain HTML table; the page's style sheet does the rest."""
+    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in header)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{html.escape(v)}</th>' if i == 0 else f"<td>{html.escape(v)}</td>"
+            for i, v in enumerate(line)
+        )
+        + "</tr>"
+        for line in cells
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _percent(row: Row, name: str) -> str:
+    value, deviation = row.get(name), row.get(f"{name}_std")
+    if value is None:
+        return ""
+    return f"{100 * value:.2f}" + (f" ± {100 * deviation:.2f}" if deviation is not None else "")
+
+
+def _number(value: float | None, scale: float, digits: int) -> str:
+    return "" if value is None else f"{value * scale:.{digits}f}"
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool))
+
+
+def _latex(text: str) -> str:
+    special = {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+    }
+    special.update({c: "\\" + c for c in "&%$#_{}"})
+    return "".join(special.get(c, c) for c in text)

@@ -1,0 +1,199 @@
+"""One folder per job: its configuration, environment, log and records, and going on from it.
+
+    with Run.create("runs/first", "prune", {"model": "resnet20", "macs": 0.5}) as run:
+        run.add("results", {"network": "lcp 50 %", "accuracy": 0.93})
+
+The folder can be read by people (`config.toml`, `log.txt`), by `lcprune.load` (`plan.json`,
+`model.safetensors`) and by `lcprune report` (`records/`). `config.toml` can be given to `--config` again.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from lcprune.errors import ConfigError
+from lcprune.files import atomic_write, write_json
+from lcprune.toml import dump_toml, read_toml
+
+logger = logging.getLogger("lcprune")
+
+CONFIG, ENVIRONMENT, LOG, RECORDS = "config.toml", "environment.json", "log.txt", "records"
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C inside a run; carries the folder from which to go on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self.path = path
+
+
+class Run:
+    """The folder of one job. Make one with `Run.create`, `Run.resume` or `Run.open`.
+
+    Attributes:
+        path: the folder.
+        command: what made it, e.g. "prune".
+        settings: the resolved configuration, as in `config.toml`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> None:
+        self.path, self.command, self.settings = Path(path), command, dict(settings)
+        self._handler: logging.Handler | None = None
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any], force: bool = False
+    ) -> Run:
+        """Start a new folder.
+
+        Args:
+            path: the folder; must not exist or be empty.
+            command: what the job is.
+            settings: its resolved configuration (plain values; nested mappings become sections).
+            force: replace an existing run folder. Anything else that is in the way is never removed.
+        """
+        folder = Path(path)
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder} is a file; choose another folder with --out")
+        if folder.exists() and any(folder.iterdir()):
+            if not force:
+                raise ConfigError(
+                    f"{folder} exists already: go on from it with --resume, replace it with --force, "
+                    "or choose another folder with --out"
+                )
+            if not (folder / CONFIG).is_file():
+                raise ConfigError(
+                    f"{folder} is not a run folder (no {CONFIG}), so --force does not replace it"
+                )
+            shutil.rmtree(folder)
+        run = cls(folder, command, settings)
+        with atomic_write(folder / CONFIG) as temporary:
+            temporary.write_text(dump_toml({"command": command, **run.settings}), encoding="utf-8")
+        write_json(folder / ENVIRONMENT, environment())
+        return run
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Run:
+        """Read an existing folder.
+
+        Raises:
+            ConfigError: there is no such folder, or it was not written by lcprune.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise ConfigError(f"there is no run folder {folder}")
+        if not (folder / CONFIG).is_file():
+            raise ConfigError(f"{folder} is not a run folder: it has no {CONFIG}")
+        settings = read_toml(folder / CONFIG)
+        return cls(folder, str(settings.pop("command", "?")), settings)
+
+    @classmethod
+    def resume(cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> Run:
+        """Go on with a folder, which must hold the same job.
+
+        Raises:
+            ConfigError: the folder belongs to another command or configuration; names the first difference.
+        """
+        run = cls.open(path)
+        if run.command != command:
+            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
+        wanted = json.loads(json.dumps({k: v for k, v in settings.items() if v is not None}))
+        for name in sorted({*wanted, *run.settings}):
+            there, now = run.settings.get(name), wanted.get(name)
+            if there != now and name not in ("device", "workers"):
+                raise ConfigError(
+                    f"{run.path} was started with {name}={there!r}, now it is {now!r}: "
+                    "leave that option out to go on, or start another folder with --out"
+                )
+        return run
+
+    def file(self, *parts: str) -> Path:
+        """A path inside the folder."""
+        return self.path.joinpath(*parts)
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        """The rows recorded under `name`; none if there are none."""
+        path = self.file(RECORDS, f"{name}.json")
+        if not path.is_file():
+            return []
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is damaged: {error}") from None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ConfigError(f"{path} is damaged: it should hold a list of records")
+        return rows
+
+    def add(self, name: str, *rows: Mapping[str, Any]) -> None:
+        """Add rows to the records called `name`; the file is replaced in one step."""
+        write_json(self.file(RECORDS, f"{name}.json"), [*self.records(name), *map(dict, rows)], indent=1)
+
+    def __enter__(self) -> Run:
+        self._handler = logging.FileHandler(self.file(LOG), encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(self._handler)
+        logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
+        self._started = time.monotonic()
+        logger.debug("start: %s", " ".join(sys.argv))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.monotonic() - self._started
+        if self._handler is not None:
+            logger.removeHandler(self._handler)
+            outcome = "done" if kind is None else f"stopped by {kind.__name__}: {value}"
+            message = f"{outcome} after {seconds:.1f} s"
+            # Only the file: the terminal hears of it from the command itself.
+            self._handler.handle(logging.LogRecord("lcprune", logging.INFO, "", 0, message, None, None))
+            self._handler.close()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            raise Interrupted(self.path) from None
+
+
+def default_folder(command: str, subject: str) -> Path:
+    """A new folder's name, e.g. `runs/prune-resnet20-20260131-120000`."""
+    plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(subject).name).strip("-.")
+    return Path("runs") / f"{command}-{plain}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def version() -> str:
+    """The installed lcprune's version."""
+    try:
+        return importlib.metadata.version("lcprune")
+    except importlib.metadata.PackageNotFoundError:  # used from a source tree that was never installed
+        return "unknown"
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for the record."""
+    import numpy
+    import torch
+
+    return {
+        "lcprune": version(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "arguments": sys.argv[1:],
+    }
