@@ -63,7 +63,7 @@ class Bound(NamedTuple):
 
     def describe(self, cost: float) -> str:
         """`cost` for people: `3.1 M MACs (2.5 %)`."""
-        share = f" ({100 * cost / self.full:.2g} %)" if self.full else ""
+        share = f" ({100 * cost / self.full:.1f} %)" if self.full else ""
         return f"{_short(cost)}{_UNITS.get(self.name, f' of {self.name}')}{share}"
 
 

@@ -1,0 +1,131 @@
+"""Metrics of one's own: functions, the decorator, and entry points of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lcprune
+from lcprune.errors import MetricError
+from lcprune.metrics import _registry
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is gone afterwards."""
+    monkeypatch.setattr(_registry, "_METRICS", dict(_registry._METRICS))
+    _registry._installed.cache_clear()
+    yield
+    _registry._installed.cache_clear()
+
+
+def test_a_function_of_the_graph_will_do(small: SimpleNamespace) -> None:
+    found = lcprune.metrics.score(small.graph, lambda graph: [np.arange(g.size) for g in graph.groups])
+    assert [array.tolist() for array in found] == [list(range(g.size)) for g in small.graph.groups]
+
+
+def test_scores_may_be_a_dictionary_of_tensors(small: SimpleNamespace) -> None:
+    def ones(graph: Any) -> dict[str, torch.Tensor]:
+        return {group.name: torch.ones(group.size) for group in reversed(graph.groups)}
+
+    assert all(
+        (array == 1).all() and array.dtype == np.float64 for array in lcprune.metrics.score(small.graph, ones)
+    )
+
+
+@pytest.mark.usefixtures("registry")
+def test_the_decorator_makes_a_name(small: SimpleNamespace) -> None:
+    @lcprune.metrics.register("largest", needs_data=False)
+    def largest(graph: Any) -> Any:
+        """The largest weight."""
+        return lcprune.metrics.sum_filters(graph, lambda filters: filters.abs().amax(1))
+
+    assert "largest" in lcprune.metrics.names()
+    assert lcprune.metrics.get("largest").summary == "The largest weight."
+    found = dict(
+        zip((g.name for g in small.graph.groups), lcprune.metrics.score(small.graph, "largest"), strict=True)
+    )
+    np.testing.assert_allclose(found["conv1"], small.model.conv1.weight.detach().abs().amax((1, 2, 3)))
+    with pytest.raises(MetricError, match="'largest' exists already"):
+        lcprune.metrics.register("largest")(largest)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_metric_gets_data_loss_and_seed(small: SimpleNamespace) -> None:
+    @lcprune.metrics.register("images", needs_data=True)
+    def images(graph: Any, context: lcprune.metrics.Context) -> Any:
+        assert context.data is not None and context.seed == 5
+        assert context.loss_fn is torch.nn.functional.mse_loss
+        return [np.full(group.size, sum(len(x) for x, _ in context.data)) for group in graph.groups]
+
+    with pytest.raises(MetricError, match="'images' needs data"):
+        lcprune.metrics.score(small.graph, "images")
+    found = lcprune.metrics.score(
+        small.graph, "images", data=small.batches, loss_fn=torch.nn.functional.mse_loss, seed=5
+    )
+    assert all((array == 12).all() for array in found)
+
+
+@pytest.mark.usefixtures("registry")
+def test_another_package_brings_metrics_by_entry_point(
+    small: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "morescores-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: morescores\nVersion: 1.0\n")
+    points = ["position = morescores:position", "broken = nosuchmodule:nothing", "number = morescores:NUMBER"]
+    (info / "entry_points.txt").write_text("\n".join(["[lcprune.metrics]", *points]))
+    source = "def position(graph):\n    return [list(range(group.size)) for group in graph.groups]\n"
+    (tmp_path / "morescores.py").write_text(f"NUMBER = 3\n\n\n{source}")
+    monkeypatch.syspath_prepend(tmp_path)
+    _registry._installed.cache_clear()
+    assert {"position", "broken", "l2"} <= set(lcprune.metrics.names())
+    assert lcprune.metrics.score(small.graph, "position")[0][1] == 1
+    with pytest.raises(MetricError, match=r"'broken' from 'nosuchmodule:nothing' cannot be imported"):
+        lcprune.metrics.score(small.graph, "broken")
+    with pytest.raises(MetricError, match=r"'number' .* is a int, not a function"):
+        lcprune.metrics.get("number")
+
+
+def test_an_unknown_name_gets_a_hint() -> None:
+    with pytest.raises(MetricError, match=r"no metric 'tailor'; did you mean 'taylor'\?.*l2_norm"):
+        lcprune.metrics.get("tailor")
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (lambda graph: [np.ones(g.size) for g in graph.groups][1:], "gave 4 arrays for 5 groups"),
+        (lambda graph: {g.name: np.ones(g.size) for g in graph.groups[1:]}, r"no scores for \['"),
+        (lambda graph: {"x": 1, **{g.name: np.ones(g.size) for g in graph.groups}}, r"\['x'\], not groups"),
+        (lambda graph: [np.ones(g.size + 1) for g in graph.groups], r"scores of shape \(\d,\); one per unit"),
+        (lambda graph: [np.full(g.size, -np.inf) for g in graph.groups], r"the score -inf \(unit 0\)"),
+        (lambda graph: 3, "gave a int"),
+    ],
+)
+def test_scores_that_do_not_fit_are_refused(small: SimpleNamespace, scores: Any, said: str) -> None:
+    with pytest.raises(MetricError, match=said):
+        lcprune.metrics.score(small.graph, scores)
+
+
+def test_something_else_than_a_metric_is_refused(small: SimpleNamespace) -> None:
+    with pytest.raises(MetricError, match=r"metric=3 is neither a name nor a function"):
+        lcprune.metrics.score(small.graph, 3)  # type: ignore[arg-type]
+
+
+def test_random_follows_its_seed(small: SimpleNamespace) -> None:
+    first, again, other = (lcprune.metrics.score(small.graph, "random", seed=seed) for seed in (1, 1, 2))
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert not any((a == b).any() for a, b in zip(first, other, strict=True))
+
+
+def test_l2_normalised_groups_have_length_one(small: SimpleNamespace) -> None:
+    for array in lcprune.metrics.l2_normalised(lcprune.metrics.score(small.graph, "l1")):
+        np.testing.assert_allclose(np.linalg.norm(array), 1)
+    assert lcprune.metrics.l2_normalised([np.zeros(3)])[0].tolist() == [0, 0, 0]
