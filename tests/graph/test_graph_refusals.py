@@ -1,0 +1,173 @@
+"""Networks that cannot be followed as they are: traced all the same, or refused with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from oracle import worst_difference
+from selections import select
+from torch import Tensor, nn
+from zoo import ZOO
+
+import lcprune
+
+
+def works(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Trace, cut to half, run and verify."""
+    graph = lcprune.trace(model, inputs)
+    plan = graph.plan(select(graph, "half"))
+    smaller = plan.apply(model)
+    with torch.no_grad():
+        expected, found = model(*inputs), smaller(*inputs)
+    assert found.shape == expected.shape and found.dtype == expected.dtype
+    assert lcprune.verify(model, plan, inputs).ok
+
+
+def works_or_refuses(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    try:
+        works(model, inputs)
+    except lcprune.TraceError as error:
+        message = str(error)
+        assert len(message) > 30, f"a refusal should say what to do: {message!r}"
+        assert "Traceback" not in message and len(message) < 2000
+
+
+def residual() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return ZOO["Residual"].factory(), ZOO["Residual"].inputs()
+
+
+def test_single_tensor_instead_of_a_tuple() -> None:
+    model, inputs = residual()
+    assert lcprune.trace(model, inputs[0]).macs == lcprune.trace(model, inputs).macs
+
+
+def test_training_mode() -> None:
+    model, inputs = residual()
+    model.train()
+    graph = lcprune.trace(model, inputs)
+    assert graph.groups and model.training
+
+
+def test_half_precision() -> None:
+    model, inputs = residual()
+    works(model.bfloat16(), tuple(tensor.bfloat16() for tensor in inputs))
+
+
+def test_data_parallel() -> None:
+    model, inputs = residual()
+    works_or_refuses(nn.DataParallel(model), inputs)
+
+
+def test_compiled_model() -> None:
+    model, inputs = residual()
+    works_or_refuses(torch.compile(model, backend="eager"), inputs)
+
+
+def test_scripted_model() -> None:
+    model, inputs = residual()
+    works_or_refuses(torch.jit.trace(model, inputs), inputs)
+
+
+def test_dynamically_quantised_model() -> None:
+    model = ZOO["Perceptron"].factory()
+    quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    works_or_refuses(quantised, ZOO["Perceptron"].inputs())
+
+
+def test_old_style_weight_norm() -> None:
+    model, inputs = residual()
+    nn.utils.weight_norm(model.block1[0])
+    works_or_refuses(model, inputs)
+
+
+def test_pruning_masks_of_torch() -> None:
+    model, inputs = residual()
+    nn.utils.prune.random_unstructured(model.block1[0], "weight", amount=0.3)
+    works_or_refuses(model, inputs)
+
+
+def test_custom_parametrisation() -> None:
+    class Symmetric(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return weight + weight.flip(-1)
+
+    model, inputs = residual()
+    nn.utils.parametrize.register_parametrization(model.block1[0], "weight", Symmetric())
+    works_or_refuses(model, inputs)
+
+
+def test_orthogonal_parametrisation() -> None:
+    model, inputs = residual()
+    nn.utils.parametrizations.orthogonal(model.block1[0])
+    works_or_refuses(model, inputs)
+
+
+class DataDependent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(x))
+        if x.sum() > 0:
+            x = x * 2
+        return self.head(x)
+
+
+def test_unexportable_model_is_refused_with_advice() -> None:
+    with pytest.raises(lcprune.TraceError) as error:
+        lcprune.trace(DataDependent().eval(), torch.randn(2, 3, 8, 8))
+    assert len(str(error.value)) > 40
+
+
+class Crashes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) + torch.zeros(7)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (lambda: Crashes(), lambda: torch.randn(2, 3, 8, 8)),
+        (lambda: residual()[0], lambda: torch.randn(2, 4, 8, 8)),
+        (lambda: residual()[0], lambda: (torch.randn(2, 3, 8, 8), torch.randn(1))),
+        (lambda: residual()[0], lambda: torch.randn(2, 3, 8, 8).double()),
+        (lambda: residual()[0], lambda: "an image"),
+    ],
+    ids=["crashing network", "wrong channels", "too many inputs", "wrong dtype", "not a tensor"],
+)
+def test_wrong_inputs_are_refused(make: Callable[[], nn.Module], inputs: Callable[[], object]) -> None:
+    with pytest.raises(lcprune.TraceError) as error:
+        lcprune.trace(make(), inputs())
+    assert len(str(error.value)) > 20
+
+
+def test_network_without_anything_to_prune() -> None:
+    model, inputs = nn.Conv2d(3, 4, 3).eval(), (torch.randn(2, 3, 8, 8),)
+    try:
+        graph = lcprune.trace(model, inputs)
+    except lcprune.TraceError:
+        return
+    assert graph.groups == () and graph.frozen
+    smaller = graph.plan({}).apply(model)
+    assert worst_difference(smaller(*inputs), model(*inputs)) == 0.0
+
+
+def test_meta_device_is_traced_or_refused() -> None:
+    with torch.device("meta"):
+        model, inputs = (
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval(),
+            torch.randn(1, 3, 8, 8),
+        )
+    try:
+        assert lcprune.trace(model, inputs).macs == 3 * 8 * 9 * 36 + 8 * 4 * 36
+    except lcprune.TraceError as error:
+        assert "meta" in str(error)
