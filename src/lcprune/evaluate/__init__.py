@@ -1,0 +1,27 @@
+"""The loss of a selection, fast: what the search spends its time on.
+
+samples = draw(data, images=3000, seed=0)
+evaluator = make_evaluator(graph, samples, loss_fn, search)
+evaluator.loss(kept)      # the physically pruned network's loss, however it is computed
+"""
+
+from lcprune.evaluate.draw import Batch, collate, draw, fingerprint
+from lcprune.evaluate.evaluator import Evaluator, Work
+from lcprune.evaluate.make import make_evaluator
+from lcprune.evaluate.prepare import recalibrate, short_tuning
+from lcprune.evaluate.slicing import SlicingEvaluator
+from lcprune.evaluate.zeroing import ZeroingEvaluator
+
+__all__ = [
+    "Batch",
+    "Evaluator",
+    "SlicingEvaluator",
+    "Work",
+    "ZeroingEvaluator",
+    "collate",
+    "draw",
+    "fingerprint",
+    "make_evaluator",
+    "recalibrate",
+    "short_tuning",
+]

@@ -1,0 +1,170 @@
+"""Drawing the search's images: once, with the run's seed, from any iterable of (input, target) batches."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+
+from lcprune.errors import DataError
+
+logger = logging.getLogger("lcprune")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some images and their targets, on the device they are judged on.
+
+    Attributes:
+        inputs: a tensor, or a tuple or dict of tensors that the network is called with.
+        target: whatever the loss takes as its second argument.
+        size: number of images.
+    """
+
+    inputs: Any
+    target: Any
+    size: int
+
+    def __iter__(self) -> Any:
+        """`inputs, target = batch`, like the batches that a user gave."""
+        return iter((self.inputs, self.target))
+
+
+def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
+    """Draw images without replacement, each with the same chance, keeping the order of the data.
+
+    A plain `DataLoader` over an indexable data set is asked for the drawn images alone; anything else is read
+    once, from beginning to end, keeping a reservoir.
+
+    Args:
+        data: iterable of (input, target) batches.
+        images: how many; all there are if the data holds fewer.
+        seed: of the draw.
+
+    Returns:
+        (input, target) pairs of single images.
+
+    Raises:
+        DataError: there is nothing to draw, or a batch is not a pair of tensors (or nests of them).
+    """
+    rng = np.random.default_rng(seed)
+    if _indexable(data):
+        data = _subset(data, images, rng)
+        samples = [rows[index] for batch in data for rows in [_samples(batch)] for index in range(len(rows))]
+    else:
+        samples = _reservoir(data, images, rng)
+    if not samples:
+        raise DataError(
+            "the data holds no images; if it is a generator, it may have been used up: pass a list"
+        )
+    if len(samples) < images:
+        logger.info(
+            "judging candidates on %d images: the data holds no more (%d asked)", len(samples), images
+        )
+    return samples
+
+
+def collate(
+    samples: Sequence[tuple[Any, Any]], batch_size: int, device: torch.device | str = "cpu"
+) -> list[Batch]:
+    """Stack samples into batches on a device; the last one may be smaller."""
+    batches = []
+    for start in range(0, len(samples), batch_size):
+        chunk = samples[start : start + batch_size]
+        stacked = pytree.tree_map(lambda *leaves: torch.stack(leaves).to(device), *chunk)
+        batches.append(Batch(stacked[0], stacked[1], len(chunk)))
+    return batches
+
+
+def fingerprint(samples: Sequence[tuple[Any, Any]]) -> str:
+    """A short hash of drawn images, by which a resumed search knows that it judges the same ones."""
+    digest = hashlib.blake2b(digest_size=8)
+    for sample in samples:
+        for leaf in pytree.tree_leaves(sample):
+            digest.update(leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _indexable(data: Any) -> bool:
+    # Only where the loader's own sampler covers the whole set: another may hold out images for validation.
+    return (
+        type(data) is DataLoader
+        and not isinstance(data.dataset, IterableDataset)
+        and data.batch_size is not None
+        and (
+            type(data.sampler) is SequentialSampler
+            or (
+                type(data.sampler) is RandomSampler
+                and not data.sampler.replacement
+                and data.sampler.num_samples == len(data.dataset)  # type: ignore[arg-type]
+            )
+        )
+    )
+
+
+def _subset(data: Any, images: int, rng: np.random.Generator) -> Iterable[Any]:
+    size = len(data.dataset)
+    chosen = np.sort(rng.permutation(size)[:images]).tolist()
+    return DataLoader(
+        Subset(data.dataset, chosen),
+        batch_size=data.batch_size,
+        num_workers=data.num_workers,
+        collate_fn=data.collate_fn,
+    )
+
+
+def _reservoir(data: Iterable[Any], images: int, rng: np.random.Generator) -> list[tuple[Any, Any]]:
+    kept: dict[int, tuple[int, tuple[Any, Any]]] = {}
+    seen = 0
+    for batch in data:
+        samples = _samples(batch)
+        for offset in range(len(samples)):
+            place = seen if seen < images else int(rng.integers(seen + 1))
+            if place < images:
+                # A row is a view of its batch: copied, so that the rest of the batch can be freed.
+                kept[place] = seen, pytree.tree_map(torch.clone, samples[offset])
+            seen += 1
+    return [sample for _, sample in sorted(kept.values(), key=lambda item: item[0])]
+
+
+class _Rows:
+    """The images of a batch, cut out on demand."""
+
+    def __init__(self, batch: tuple[Any, Any], size: int) -> None:
+        self._batch, self._size = batch, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        if not 0 <= index < self._size:
+            raise IndexError(index)
+        row: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], self._batch)
+        return row
+
+
+def _samples(batch: Any) -> _Rows:
+    if not isinstance(batch, (tuple, list, Batch)) or len(tuple(batch)) != 2:
+        raise DataError(f"data must give (input, target) batches, not {type(batch).__name__}")
+    pair = pytree.tree_map(_tensor, tuple(batch))
+    sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(pair) if leaf.ndim}
+    if len(sizes) != 1 or any(leaf.ndim == 0 for leaf in pytree.tree_leaves(pair)):
+        raise DataError(
+            "the inputs and targets of a batch must have the same first dimension, one entry per image"
+        )
+    return _Rows(pair, sizes.pop())
+
+
+def _tensor(leaf: Any) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach()
+    if isinstance(leaf, np.ndarray):
+        return torch.as_tensor(leaf)
+    raise DataError(f"data must give batches of tensors, not {type(leaf).__name__}")

@@ -1,0 +1,80 @@
+"""Which evaluator fits a network, a device and a search."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from lcprune.errors import PlanError
+from lcprune.evaluate.draw import Batch, collate
+from lcprune.evaluate.evaluator import Evaluator, LossFn
+from lcprune.evaluate.prepare import recalibrate, short_tuning
+from lcprune.evaluate.slicing import Prepare, SlicingEvaluator
+from lcprune.evaluate.zeroing import ZeroingEvaluator
+from lcprune.search.config import Search
+
+if TYPE_CHECKING:
+    from lcprune.graph.channel_graph import ChannelGraph
+
+logger = logging.getLogger("lcprune")
+
+_CPU_BATCH = 128
+_GPU_SHARE = 0.25  # of the free memory, for what convolution and linear layers write
+_MOST_ELEMENTS = 2**31 - 1  # per tensor: beyond, libraries change to slower kernels or refuse
+
+
+def make_evaluator(
+    graph: ChannelGraph,
+    samples: Sequence[tuple[Any, Any]],
+    loss_fn: LossFn,
+    search: Search,
+    precision: str | None = None,
+) -> Evaluator:
+    """The evaluator that `search` asks for.
+
+    Args:
+        graph: of the network.
+        samples: drawn images.
+        loss_fn: of an output and a target.
+        search: the settings.
+        precision: instead of `search.precision`.
+    """
+    device = next(graph.model.parameters()).device
+    batches = collate(samples, search.batch_size or _batch_size(graph, len(samples), device), device)
+    prepare = _prepare(search, loss_fn)
+    zero = search.evaluator == "zero" or (search.evaluator == "auto" and device.type == "cuda")
+    if prepare is None and zero and not all(group.name in graph.mixing for group in graph.groups):
+        try:
+            return ZeroingEvaluator(graph, batches, loss_fn, precision=precision or search.precision)
+        except PlanError as error:
+            logger.info("candidates are judged as smaller networks: %s", error)
+    return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare)
+
+
+def _prepare(search: Search, loss_fn: LossFn) -> Prepare | None:
+    if not search.prepares:
+        return None
+
+    def prepare(model: nn.Module, batches: Sequence[Batch]) -> None:
+        if search.recalibrate:
+            recalibrate(model, batches)
+        if search.tune_steps:
+            short_tuning(model, batches, loss_fn, search.tune_steps, search.tune_lr)
+        if search.prepare is not None:
+            search.prepare(model, batches)
+
+    return prepare
+
+
+def _batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:
+    if device.type != "cuda":
+        return min(images, _CPU_BATCH)
+    free, _ = torch.cuda.mem_get_info(device)
+    per_image = float(graph.cost.activations(graph.cost.sizes)) or 1.0
+    return int(
+        min(images, max(1.0, _GPU_SHARE * free / (4 * per_image)), max(1.0, _MOST_ELEMENTS / per_image))
+    )

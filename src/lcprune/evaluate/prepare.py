@@ -1,0 +1,72 @@
+"""What may be done to a candidate before it is judged: new batch-norm statistics, or a few steps of tuning.
+
+A lower loss right after cutting does not by itself give a better tuned network. Either preparation moves the
+objective nearer to what counts, at a price per candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from lcprune.evaluate.draw import Batch
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Run a network on a batch's inputs: a tensor, a tuple of them, or a dict."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
+    """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode."""
+    norms = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
+    ]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over the batches
+        norm.train()
+    for batch in batches:
+        call(model, batch.inputs)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        norm.eval()
+
+
+def short_tuning(
+    model: nn.Module,
+    batches: Sequence[Batch],
+    loss_fn: Callable[[Any, Any], torch.Tensor],
+    steps: int,
+    lr: float,
+) -> None:
+    """Take `steps` of SGD with momentum over `batches` in order, in place; batch-norm statistics stay.
+
+    The order is fixed, so that candidates differ by what was cut and by nothing else.
+    """
+    model.eval()
+    parameters = [
+        parameter.requires_grad_(True) for parameter in model.parameters() if parameter.is_floating_point()
+    ]
+    optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=True)
+    with torch.enable_grad():
+        for step in range(steps):
+            batch = batches[step % len(batches)]
+            optimizer.zero_grad(set_to_none=True)
+            loss_fn(call(model, batch.inputs), batch.target).backward()
+            optimizer.step()
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+        parameter.grad = None

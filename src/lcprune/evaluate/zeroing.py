@@ -1,0 +1,161 @@
+"""Judging candidates inside one persistent copy of the network: removed units are silenced at consumers.
+
+A unit whose columns are zero in every convolution and linear layer that reads it cannot be told from a unit
+that is not there, whatever bias, batch norm or activation lies between. So a candidate is one vector of
+flags; writing it into the weights is one gather and one product over all of them; and the forward pass always
+has the same shapes and addresses, so that on a GPU it is captured once as a CUDA graph and replayed.
+
+Where units of a group are mixed by something other than weights (a normalisation over channels), silence is
+not removal: such candidates are sliced instead.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from lcprune.evaluate.draw import Batch
+from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
+from lcprune.evaluate.fold import agree, fold_
+from lcprune.evaluate.prepare import call
+from lcprune.evaluate.slicing import SlicingEvaluator
+from lcprune.evaluate.switchboard import Switchboard
+
+if TYPE_CHECKING:
+    from lcprune.graph.channel_graph import ChannelGraph
+
+logger = logging.getLogger("lcprune")
+
+
+class ZeroingEvaluator(Evaluator):
+    """Silences removed units of one folded copy, in place, and runs it; on a GPU as a captured graph.
+
+    Args:
+        graph: of the network.
+        batches: the images, on the network's device.
+        loss_fn: of an output and a target.
+        precision: "fp32" (TF32 off), "tf32" or "bf16".
+        fold: whether to fold batch norm.
+        capture: whether to capture a CUDA graph; of no effect off a GPU.
+        channels_last: memory layout of images and weights.
+        benchmark: let cuDNN time its algorithms first; faster, but losses may differ in the last digits
+            between runs.
+    """
+
+    def __init__(
+        self,
+        graph: ChannelGraph,
+        batches: Sequence[Batch],
+        loss_fn: LossFn,
+        precision: str = "fp32",
+        fold: bool = True,
+        capture: bool = True,
+        channels_last: bool = False,
+        benchmark: bool = False,
+    ) -> None:
+        super().__init__(graph, batches, loss_fn)
+        self.precision, self.benchmark = precision, benchmark
+        self.device = next(graph.model.parameters()).device
+        self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, fold=fold)
+        self.fallback.work = self.work
+        started = time.perf_counter()
+        self.model = copy.deepcopy(graph.model).eval().requires_grad_(False)
+        if fold:
+            fold_(self.model, self.fallback.pairs)
+        self.switchboard = Switchboard(graph, self.model, channels_last=channels_last)
+        self._check_silence()
+        if precision == "bf16":
+            # The check left units switched off; the new buffers must start from whole weights.
+            self.switchboard.set(np.ones(self.switchboard.units, dtype=np.bool_))
+            self.switchboard.write()
+            self.model.to(torch.bfloat16)
+            self.switchboard = Switchboard(graph, self.model, channels_last=channels_last)
+        self._inputs = [self._cast(batch, channels_last) for batch in self.batches]
+        wanted = self.exact and self.device.type == "cuda" and capture
+        self._replay = self._capture() if wanted else None
+        self._timed("preparing", started)
+
+    def _compute(self, kept: Kept) -> float:
+        if self._must_slice(kept):
+            return self.fallback._compute(kept)
+        started = time.perf_counter()
+        self.switchboard.set(self._mask(kept))
+        with arithmetic(self.precision, self.benchmark), torch.inference_mode():
+            if self._replay is not None:
+                graph, result = self._replay
+                graph.replay()
+                self._timed("preparing", started)
+                started = time.perf_counter()
+                value = float(result)  # waits for the device
+            else:
+                self.switchboard.write()
+                started = self._timed("preparing", started)
+                value = float(mean_loss(self.model, self._inputs, self.loss_fn))
+        self._timed("evaluating", started)
+        return value
+
+    def _must_slice(self, kept: Kept) -> bool:
+        mixing = self.graph.mixing
+        return not self.exact or any(
+            group.name in mixing and len(units) < group.size
+            for group, units in zip(self.graph.groups, kept, strict=True)
+        )
+
+    def _check_silence(self) -> None:
+        """Compare silence with removal on one selection and a few images: no mistake goes unseen."""
+        probe = [
+            np.arange(group.size) if group.name in self.graph.mixing else np.arange(0, group.size, 2)
+            for group in self.graph.groups
+        ]
+        few = pytree.tree_map(lambda leaf: leaf[:8], self.batches[0].inputs)
+        self.exact = True
+        with arithmetic("fp32"), torch.inference_mode():
+            self.switchboard.set(self._mask(probe))
+            self.switchboard.write()
+            silenced = call(self.model, few)
+            sliced = call(self.graph.plan(probe).apply(self.graph.model).eval(), few)
+        if not agree(silenced, sliced):
+            self.exact = False
+            logger.warning(
+                "candidates are judged as smaller networks: silenced units of this network still matter"
+            )
+
+    def _cast(self, batch: Batch, channels_last: bool) -> Batch:
+        def cast(leaf: torch.Tensor) -> torch.Tensor:
+            if self.precision == "bf16" and leaf.is_floating_point():
+                leaf = leaf.to(torch.bfloat16)
+            if channels_last and leaf.ndim == 4:
+                leaf = leaf.contiguous(memory_format=torch.channels_last)
+            return leaf
+
+        return Batch(pytree.tree_map(cast, batch.inputs), batch.target, batch.size)
+
+    def _capture(self) -> tuple[Any, torch.Tensor] | None:
+        def forward() -> torch.Tensor:
+            self.switchboard.write()
+            return mean_loss(self.model, self._inputs, self.loss_fn)
+
+        try:
+            with arithmetic(self.precision, self.benchmark), torch.inference_mode():
+                stream = torch.cuda.Stream(self.device)
+                stream.wait_stream(torch.cuda.current_stream(self.device))
+                with torch.cuda.stream(stream):  # libraries allocate and choose algorithms before the capture
+                    for _ in range(2):
+                        forward()
+                torch.cuda.current_stream(self.device).wait_stream(stream)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    result = forward()
+        except RuntimeError as error:
+            logger.warning("judging candidates without a CUDA graph: %s", str(error).split("\n")[0])
+            torch.cuda.synchronize(self.device)
+            return None
+        self.work.captures += 1
+        return graph, result

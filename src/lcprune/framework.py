@@ -1,0 +1,288 @@
+"""Pruning a network: in one cut, or by Algorithm 1: prune, tune, tighten the limit, again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import lcprune
+from lcprune import methods
+from lcprune.errors import ConfigError, PlanError
+from lcprune.evaluate import draw
+from lcprune.files import write_json
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.schedule import Limit, limit_schedule
+from lcprune.search import Record, Search
+from lcprune.select import Limits, Ranking
+from lcprune.task import Choice, Task
+
+if TYPE_CHECKING:
+    from lcprune.plan import Plan
+
+logger = logging.getLogger("lcprune")
+
+Tune = Callable[[nn.Module], "nn.Module | None"]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One round of Algorithm 1.
+
+    Attributes:
+        limits: what the network might cost after it, in absolute numbers.
+        plan: what was kept, of the network before the first step.
+        history: the search of this step.
+    """
+
+    limits: dict[str, float]
+    plan: Plan
+    history: list[Record] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class PruneResult:
+    """A smaller network and how it came about.
+
+    Attributes:
+        model: a new, physically smaller network; the one passed in is untouched.
+        plan: what was kept; applies to a freshly built network.
+        history: the (last) search, one record per candidate; empty for methods that do not search.
+        steps: the rounds of Algorithm 1; one for a single cut.
+        seconds: where the time of the (last) search went.
+    """
+
+    model: nn.Module
+    plan: Plan
+    history: list[Record]
+    steps: tuple[Step, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def prune(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    macs: Limit = None,
+    params: Limit = None,
+    latency_ms: Limit = None,
+    method: str = "lcp",
+    metric: str | Callable[..., Any] = "l2",
+    data: Iterable[Any] | None = None,
+    loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
+    min_keep: float = 0.10,
+    multiple_of: int = 1,
+    seed: int = 0,
+    search: Search | None = None,
+    progress: bool = True,
+    schedule: Mapping[str, float] | None = None,
+    latency: Callable[[NDArray[np.int64]], float] | None = None,
+    tune: Tune | None = None,
+    steps: int = 1,
+    run_dir: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    graph: ChannelGraph | None = None,
+    ignore: Sequence[str] = (),
+    verify: bool = True,
+) -> PruneResult:
+    """Cut a trained network down to a limit, with the least change of its loss.
+
+    Args:
+        model: the trained network; left untouched.
+        example_inputs: a tensor, or a tuple of them, that it can be called with.
+        macs: most multiply-adds, as a fraction of the network (at most 1) or absolute; a sequence of them is
+            a schedule for Algorithm 1.
+        params: most parameters, likewise. Several limits mean that all hold.
+        latency_ms: most of what `latency` predicts, likewise.
+        method: one of `lcprune.methods()`.
+        metric: one of `lcprune.metrics()`, or a function `graph -> scores`.
+        data: iterable of (input, target) batches, for methods and metrics that need it; `search.images`
+            images are drawn from it once.
+        loss_fn: `loss_fn(output, target)`, a mean over the batch.
+        min_keep: share of each group that always stays.
+        multiple_of: kept widths are multiples of this.
+        seed: of the drawn images and of the search.
+        search: settings of the search.
+        progress: show bars.
+        schedule: group name or pattern -> share to keep, for method="schedule".
+        latency: kept counts -> milliseconds, never falling when a count grows.
+        tune: trains the cut network after each step, in place (or returns another one of the same shapes).
+        steps: reach the limit in this many rounds of prune, tune and tighten.
+        run_dir: folder for the search's records and, with several steps or tuning, a checkpoint of each.
+        resume: go on from that folder.
+        graph: what `lcprune.trace` gave for this network, to save tracing it again.
+        ignore: passed to `lcprune.trace`.
+        verify: prove that the cut network computes what the silenced one does.
+
+    Raises:
+        BudgetError: a limit cannot be met; the message has the smallest that can.
+        PlanError: the surgery is not exact (with `verify`).
+    """
+    chosen = methods.get(method)
+    if chosen.needs_data and data is None:
+        raise lcprune.errors.DataError(
+            f"method {method!r} needs data=, an iterable of (input, target) batches"
+        )
+    search = search or Search()
+    example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
+    limits = limit_schedule(graph.cost, steps, latency, macs=macs, params=params, latency_ms=latency_ms)
+    task = Task(
+        graph=graph,
+        limits=limits[-1],
+        metric=metric,
+        samples=None if data is None else draw(data, search.images, seed),
+        loss_fn=loss_fn,
+        min_keep=min_keep,
+        multiple_of=multiple_of,
+        seed=seed,
+        search=search,
+        schedule=schedule,
+        progress=progress,
+        resume=resume,
+    )
+    run = _Run(task, chosen, verify, tune, None if run_dir is None else Path(run_dir), tuple(ignore))
+    if len(limits) == 1 and tune is None:
+        return run.once()
+    return run.iterate(limits)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The parts of one call of `prune`."""
+
+    task: Task
+    method: methods.Method
+    verify: bool
+    tune: Tune | None
+    folder: Path | None
+    ignore: tuple[str, ...]
+
+    def once(self) -> PruneResult:
+        task = self.task
+        task.records = None if self.folder is None else self.folder / "search.jsonl"
+        smaller, plan, choice = self._cut(task)
+        step = Step(_absolute(task), plan, choice.history)
+        return PruneResult(smaller, plan, choice.history, (step,), choice.seconds)
+
+    def iterate(self, limits: Sequence[Limits]) -> PruneResult:
+        """Algorithm 1: each round cuts the tuned network of the one before."""
+        first = self.task.graph
+        floors = Ranking(
+            [np.zeros(size) for size in first.cost.sizes],
+            first.cost,
+            self.task.min_keep,
+            self.task.multiple_of,
+        ).floors
+        kept = {group.name: np.arange(group.size) for group in first.groups}
+        model, done, seconds = first.model, [], {}
+        for number, limit in enumerate(limits, start=1):
+            folder = None if self.folder is None else self.folder / f"step-{number:02d}"
+            config = {"limits": _absolute(replace(self.task, limits=limit)), "method": self.method.name}
+            checkpoint = _load_step(folder, config, first) if self.task.resume else None
+            if checkpoint is not None:
+                model, step = checkpoint
+                kept = {name: np.asarray(units) for name, units in step.plan.kept.items()}
+                done.append(step)
+                continue
+            graph = (
+                first
+                if model is first.model
+                else lcprune.trace(model, first.example_inputs, ignore=self.ignore)
+            )
+            task = replace(
+                self.task,
+                graph=graph,
+                limits=limit,
+                seed=self.task.seed + number - 1,
+                records=None if folder is None else folder / "search.jsonl",
+                floors=np.array(
+                    [min(floors[first.cost.names.index(group.name)], group.size) for group in graph.groups]
+                ),
+            )
+            logger.info("step %d of %d: %s", number, len(limits), config["limits"])
+            model, plan, choice = self._cut(task)
+            kept = _compose(kept, plan.kept)
+            if self.tune is not None:
+                model = self.tune(model) or model
+            whole = first.plan(kept).with_meta(**plan.meta, step=number)
+            step = Step(_absolute(task), whole, choice.history)
+            done.append(step)
+            seconds = choice.seconds
+            if folder is not None:
+                lcprune.save(folder, model, whole)
+                write_json(folder / "step.json", config)  # written last: it says that the step is complete
+        return PruneResult(model, done[-1].plan, done[-1].history, tuple(done), seconds)
+
+    def _cut(self, task: Task) -> tuple[nn.Module, Plan, Choice]:
+        choice = self.method.function(task)
+        plan = task.graph.plan(choice.kept).with_meta(
+            method=self.method.name,
+            metric=task.metric
+            if isinstance(task.metric, str)
+            else getattr(task.metric, "__name__", "custom"),
+            limits=_absolute(task),
+            min_keep=task.min_keep,
+            multiple_of=task.multiple_of,
+            seed=task.seed,
+            **choice.meta,
+        )
+        smaller = plan.apply(task.graph.model)
+        if self.verify:
+            check(task.graph, plan)
+        return smaller, plan, choice
+
+
+def check(graph: ChannelGraph, plan: Plan) -> None:
+    """Prove a plan's surgery.
+
+    Raises:
+        PlanError: the smaller network does not compute what the silenced one does.
+    """
+    verification = lcprune.verify(graph.model, plan, graph.example_inputs)
+    if not verification.ok:
+        raise PlanError(
+            f"the smaller network is off by {verification.max_error:.3g} from the original with the same "
+            "units silenced, so it is not returned; verify=False returns it anyway"
+        )
+
+
+def _absolute(task: Task) -> dict[str, float]:
+    return {bound.name: bound.value for bound in task.limits.bounds(task.graph.cost)} if task.limits else {}
+
+
+def _compose(kept: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+    """Units of the first network that are left when `further` is kept of what `kept` left."""
+    composed = {name: np.asarray(units) for name, units in kept.items()}
+    for name, units in further.items():
+        if name not in composed or (len(units) and max(units) >= len(composed[name])):
+            raise PlanError(f"group {name!r} of the cut network is not one of the network before it")
+        composed[name] = composed[name][np.asarray(units, dtype=np.int64)]
+    return composed
+
+
+def _load_step(
+    folder: Path | None, config: dict[str, Any], first: ChannelGraph
+) -> tuple[nn.Module, Step] | None:
+    if folder is None or not (folder / "step.json").exists():
+        return None
+    import copy
+
+    from lcprune.plan import Plan
+
+    stored = json.loads((folder / "step.json").read_text(encoding="utf-8"))
+    if stored != json.loads(json.dumps(config)):
+        raise ConfigError(
+            f"{folder} was made with {stored}, not {config}; use the same settings or another folder"
+        )
+    plan = Plan.load(folder / "plan.json")
+    return lcprune.load(folder, copy.deepcopy(first.model)), Step(config["limits"], plan)

@@ -1,0 +1,182 @@
+"""Ways to choose what goes, by name: `method=` of `prune`, listed by `lcprune.methods()`.
+
+@lcprune.methods.register("mine", needs_data=False)
+def mine(task):
+    return Choice(task.ranking.select(task.limits))
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import TypeVar
+
+from lcprune.errors import ConfigError
+from lcprune.evaluate import make_evaluator
+from lcprune.search import Found, Space, make_sampler, objective, run_search
+from lcprune.search.space import FloatArray
+from lcprune.task import Choice, Kept, Task
+
+Function = TypeVar("Function", bound=Callable[..., Choice])
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to choose units.
+
+    Attributes:
+        name: what users call it.
+        function: `Task -> Choice`.
+        needs_data: whether it judges networks by their loss.
+        summary: the first line of its docstring.
+    """
+
+    name: str
+    function: Callable[[Task], Choice]
+    needs_data: bool
+    summary: str
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def register(name: str, needs_data: bool = False) -> Callable[[Function], Function]:
+    """Decorator that makes a function `Task -> Choice` available as `method=name`.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+
+    def add(function: Function) -> Function:
+        if name in _METHODS:
+            raise ConfigError(f"method {name!r} exists already; choose another name")
+        summary = (function.__doc__ or "").strip().split("\n")[0]
+        _METHODS[name] = Method(name, function, needs_data, summary)
+        return function
+
+    return add
+
+
+def names() -> tuple[str, ...]:
+    """Every method that can be named, sorted."""
+    return tuple(sorted(_METHODS))
+
+
+def get(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in _METHODS:
+        near = difflib.get_close_matches(str(name), names(), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"there is no method {name!r}; {hint}There are {', '.join(names())}")
+    return _METHODS[name]
+
+
+@register("uniform")
+def uniform(task: Task) -> Choice:
+    """The same share of every group stays."""
+    return Choice(task.ranking.uniform(task.limits))
+
+
+@register("naive")
+def naive(task: Task) -> Choice:
+    """One global ranking by the metric alone: the lowest go until the limit holds."""
+    return Choice(task.ranking.select(task.limits))
+
+
+@register("schedule")
+def schedule(task: Task) -> Choice:
+    """The shares that the user gives for each group; limits are checked, if there are any."""
+    if not task.schedule:
+        raise ConfigError('method="schedule" needs schedule=, e.g. schedule={"layer1.*": 0.5}')
+    kept = task.ranking.schedule(task.schedule, task.limits if task.limits else None)
+    return Choice(kept, meta={"schedule": dict(task.schedule)})
+
+
+@register("lcp", needs_data=True)
+def lcp(task: Task) -> Choice:
+    """Layer-compensated pruning: the global ranking by metric + beta, beta learned by search."""
+    started = time.perf_counter()
+    found = learn(task)
+    work = task.evaluator.work
+    seconds = {
+        "total": time.perf_counter() - started,
+        "planning": found.planning,
+        "preparing": work.preparing,
+        "evaluating": work.evaluating,
+    }
+    meta = {
+        "beta": found.beta.tolist(),
+        "form": task.search.form,
+        "difference": found.difference,
+        "naive_difference": found.naive,
+        "candidates": len(found.history),
+        "evaluations": work.evaluations,
+    }
+    return Choice(found.kept, found.history, meta, seconds)
+
+
+def learn(task: Task) -> Found:
+    """Search for the compensation whose selection moves the loss least.
+
+    Args:
+        task: needs data; its limits are the ones that candidates meet.
+    """
+    records = task.open_records()
+    if records.scores is not None:
+        # A resumed search ranks by the very scores it began with: some metrics round differently every time.
+        task.scores = records.scores
+    evaluator = task.evaluator
+    full_loss = evaluator.full_loss()
+    records.start(task.scores, full_loss)
+    sampler = make_sampler(Space.of(task.scores, task.search.form), task.search, task.seed)
+    try:
+        return run_search(
+            sampler,
+            lambda beta: compensate(task, beta),
+            evaluator,
+            task.graph.cost,
+            task.search,
+            full_loss,
+            records,
+            progress=task.progress,
+            precise=_precise(task),
+        )
+    finally:
+        records.close()
+
+
+def compensate(task: Task, beta: FloatArray) -> Kept:
+    """The units that stay when the ranking is compensated by `beta` (shifts, or scales and shifts)."""
+    alpha, shift = (beta[0], beta[1]) if beta.ndim == 2 else (None, beta)
+    return task.ranking.select(task.limits, beta=shift, alpha=alpha)
+
+
+def _precise(task: Task) -> Callable[[Kept], float] | None:
+    device = next(task.graph.model.parameters()).device
+    if task.search.precision == "fp32" or task.search.prepares or device.type != "cuda":
+        return None
+    plain = make_evaluator(
+        task.graph, task.need_samples(), task.loss_fn, replace(task.search, precision="fp32")
+    )
+    full = plain.full_loss()
+    return lambda kept: objective(full, plain.loss(kept))
+
+
+class _Methods(ModuleType):
+    """The module itself can be called: `lcprune.methods()` lists what there is."""
+
+    def __call__(self) -> tuple[str, ...]:
+        return names()
+
+
+sys.modules[__name__].__class__ = _Methods
+
+__all__ = ["Choice", "Method", "Task", "get", "names", "register"]

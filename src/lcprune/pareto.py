@@ -1,0 +1,226 @@
+"""A frontier of networks: one search, many limits, with naive and uniform pruning beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import lcprune
+from lcprune import methods
+from lcprune.errors import ConfigError
+from lcprune.evaluate import draw
+from lcprune.framework import check
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.search import Record, Search, objective
+from lcprune.select import Limits
+from lcprune.task import Kept, Task
+
+if TYPE_CHECKING:
+    from lcprune.plan import Plan
+
+METHODS = ("lcp", "naive", "uniform")
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """One network of a frontier.
+
+    Attributes:
+        method: how it was chosen.
+        limit: the limit that it was made for, as given.
+        plan: what it keeps; has `macs` and `params`.
+        loss: on the drawn images, before tuning.
+        difference: |L(full) - loss|.
+        graph: of the network it is cut from.
+    """
+
+    method: str
+    limit: float
+    plan: Plan
+    loss: float
+    difference: float
+    graph: ChannelGraph
+
+    @property
+    def macs(self) -> float:
+        """Multiply-adds of the network."""
+        return float(self.plan.macs)
+
+    @property
+    def params(self) -> float:
+        """Parameters of the network."""
+        return float(self.plan.params)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The smaller network, cut when it is first asked for."""
+        return self.plan.apply(self.graph.model)
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Networks at several limits.
+
+    Attributes:
+        points: of every method, in the order of the limits.
+        full_loss: of the network before pruning.
+        histories: limit that was searched at -> records of the search.
+        beta: the reused compensation; None if one was learned per limit.
+    """
+
+    points: tuple[Point, ...]
+    full_loss: float
+    histories: dict[float, list[Record]] = field(default_factory=dict)
+    beta: NDArray[np.float64] | None = None
+
+    def curve(self, method: str = "lcp") -> tuple[Point, ...]:
+        """The points of one method."""
+        return tuple(point for point in self.points if point.method == method)
+
+
+def pareto(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    data: Iterable[Any],
+    macs: Sequence[float] | None = None,
+    params: Sequence[float] | None = None,
+    learn: str = "tightest",
+    compare: Sequence[str] = METHODS,
+    metric: str | Callable[..., Any] = "l2",
+    loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
+    min_keep: float = 0.10,
+    multiple_of: int = 1,
+    seed: int = 0,
+    search: Search | None = None,
+    progress: bool = True,
+    run_dir: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    graph: ChannelGraph | None = None,
+    ignore: Sequence[str] = (),
+    verify: bool = True,
+) -> Frontier:
+    """Prune a network to several limits.
+
+    Args:
+        model: the trained network; left untouched.
+        example_inputs: a tensor, or a tuple of them, that it can be called with.
+        data: iterable of (input, target) batches.
+        macs: limits, each as in `prune`.
+        params: limits, instead of `macs` or beside it (as many).
+        learn: "tightest" learns one compensation at the tightest limit and reuses it for all others: a
+            frontier for the price of one search. "each" learns one per limit.
+        compare: methods whose frontiers are wanted.
+        metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify: as in `prune`.
+        run_dir: folder for the searches' records.
+        resume: go on from that folder.
+
+    Returns:
+        The networks with costs and losses before tuning.
+    """
+    if learn not in ("tightest", "each"):
+        raise ConfigError(f'learn={learn!r} is not known; choose "tightest" or "each"')
+    strange = sorted(set(compare) - set(METHODS))
+    if strange:
+        raise ConfigError(
+            f"compare={strange} are not methods of a frontier; choose out of {', '.join(METHODS)}"
+        )
+    given, limits = _limits(macs, params)
+    search = search or Search()
+    example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
+    task = Task(
+        graph=graph,
+        limits=limits[0],
+        metric=metric,
+        samples=draw(data, search.images, seed),
+        loss_fn=loss_fn,
+        min_keep=min_keep,
+        multiple_of=multiple_of,
+        seed=seed,
+        search=search,
+        progress=progress,
+        resume=resume,
+    )
+    folder = None if run_dir is None else Path(run_dir)
+    kept, histories, beta = _choose(task, given, limits, learn, compare, folder)
+    # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
+    judge = task.evaluator if not search.prepares else _plain(task).evaluator
+    full_loss = judge.full_loss()
+    points = []
+    for method in compare:
+        for limit, units in zip(given, kept[method], strict=True):
+            plan = graph.plan(units).with_meta(method=method, metric=str(metric), limit=limit, seed=seed)
+            if verify:
+                check(graph, plan)
+            loss = judge.loss(units)
+            points.append(Point(method, limit, plan, loss, objective(full_loss, loss), graph))
+    return Frontier(tuple(points), full_loss, histories, beta)
+
+
+def _choose(
+    task: Task,
+    given: list[float],
+    limits: list[Limits],
+    learn: str,
+    compare: Sequence[str],
+    folder: Path | None,
+) -> tuple[dict[str, list[Kept]], dict[float, list[Record]], NDArray[np.float64] | None]:
+    histories: dict[float, list[Record]] = {}
+    kept: dict[str, list[Kept]] = {}
+    beta = None
+    # Scores and losses are shared by all limits: `replace` would forget them.
+    scores, evaluator = task.scores, task.evaluator
+
+    def at(limit: Limits, records: str | None = None) -> Task:
+        one = replace(task, limits=limit, records=None if folder is None or not records else folder / records)
+        one.scores, one.evaluator = scores, evaluator
+        return one
+
+    if "naive" in compare:
+        kept["naive"] = [task.ranking.select(limit) for limit in limits]
+    if "uniform" in compare:
+        kept["uniform"] = [task.ranking.uniform(limit) for limit in limits]
+    if "lcp" in compare and learn == "each":
+        kept["lcp"] = []
+        for value, limit in zip(given, limits, strict=True):
+            found = methods.learn(at(limit, f"search-{value:g}.jsonl"))
+            histories[value] = found.history
+            kept["lcp"].append(found.kept)
+    elif "lcp" in compare:
+        tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
+        found = methods.learn(at(limits[tightest], "search.jsonl"))
+        histories[given[tightest]], beta = found.history, found.beta
+        kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
+    return kept, histories, beta
+
+
+def _tightness(task: Task, limits: Limits) -> float:
+    return min(bound.value / bound.full for bound in limits.bounds(task.graph.cost))
+
+
+def _plain(task: Task) -> Task:
+    return replace(task, search=replace(task.search, recalibrate=False, tune_steps=0, prepare=None))
+
+
+def _limits(macs: Sequence[float] | None, params: Sequence[float] | None) -> tuple[list[float], list[Limits]]:
+    columns = [list(column) for column in (macs, params) if column is not None]
+    if not columns or not columns[0]:
+        raise ConfigError("a frontier needs limits, e.g. macs=[0.2, 0.3, 0.5, 0.7]")
+    if len({len(column) for column in columns}) > 1:
+        raise ConfigError(
+            f"macs has {len(columns[0])} limits and params {len(columns[1])}: give as many of both"
+        )
+    return columns[0], [
+        Limits(macs=None if macs is None else macs[index], params=None if params is None else params[index])
+        for index in range(len(columns[0]))
+    ]

@@ -1,0 +1,100 @@
+"""The settings of a search: the paper's values as defaults, every departure from them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lcprune.errors import SearchError
+
+ALGORITHMS = ("evolution", "random", "cmaes")
+FORMS = ("shift", "affine")
+PRECISIONS = ("fp32", "tf32", "bf16")
+EVALUATORS = ("auto", "slice", "zero")
+
+
+@dataclass(frozen=True)
+class Search:
+    """How layer compensations are looked for, and how a candidate is judged.
+
+    Attributes:
+        pool: members of the first pool, and of the pool that evolution keeps.
+        iterations: mutations after the first pool; `pool + iterations` candidates are judged in all.
+        sample: members drawn from the pool (with replacement) to find a parent.
+        mutate: share of the layers that one mutation changes, at least one layer.
+        images: training images that the objective is measured on, drawn once.
+        algorithm: "evolution" (the paper's), "random", or "cmaes" (needs the `cmaes` extra).
+        form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
+        patience: stop after this many candidates without improvement; None judges them all.
+        batch_size: images per forward pass while judging; None chooses.
+        evaluator: "slice" builds each smaller network, "zero" silences weights of one copy in place,
+            "auto" zeroes on a GPU where that is exact and slices elsewhere.
+        precision: arithmetic of candidates on a GPU: "fp32", "tf32" or "bf16". Unless it is "fp32", the best
+            `finalists` candidates are judged again in fp32 before one is chosen.
+        finalists: see `precision`.
+        recalibrate: re-estimate batch-norm statistics of each candidate before it is judged.
+        tune_steps: SGD steps on the drawn images given to each candidate before it is judged.
+        tune_lr: learning rate of these steps.
+        prepare: `prepare(model, batches)` changes each candidate in place before it is judged: a user's own
+            short tuning. Judged by signed loss difference, since a prepared candidate may beat the network.
+    """
+
+    pool: int = 64
+    iterations: int = 336
+    sample: int = 16
+    mutate: float = 0.1
+    images: int = 3000
+    algorithm: str = "evolution"
+    form: str = "shift"
+    patience: int | None = None
+    batch_size: int | None = None
+    evaluator: str = "auto"
+    precision: str = "fp32"
+    finalists: int = 8
+    recalibrate: bool = False
+    tune_steps: int = 0
+    tune_lr: float = 0.01
+    prepare: Callable[[Any, Any], None] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("pool", "sample", "images", "finalists"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("iterations", "tune_steps"):
+            _at_least(name, getattr(self, name), 0)
+        for name in ("patience", "batch_size"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        if not 0 < self.mutate <= 1:
+            raise SearchError(
+                f"mutate={self.mutate!r} is the share of layers to change: more than 0, at most 1"
+            )
+        if self.tune_steps and not self.tune_lr > 0:
+            raise SearchError(f"tune_lr={self.tune_lr!r} must be positive")
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                known = ", ".join(map(repr, allowed))
+                raise SearchError(f"{name}={getattr(self, name)!r} is not known; choose one of {known}")
+
+    @property
+    def total(self) -> int:
+        """Candidates judged when nothing stops the search early."""
+        return self.pool + self.iterations
+
+    @property
+    def prepares(self) -> bool:
+        """Whether candidates are changed before they are judged."""
+        return self.recalibrate or self.tune_steps > 0 or self.prepare is not None
+
+
+_CHOICES = {
+    "algorithm": ALGORITHMS,
+    "form": FORMS,
+    "precision": PRECISIONS,
+    "evaluator": EVALUATORS,
+}
+
+
+def _at_least(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SearchError(f"{name}={value!r} must be a whole number of at least {least}")

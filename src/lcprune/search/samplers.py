@@ -1,0 +1,145 @@
+"""Proposing compensations: `ask` for a candidate, `tell` its loss, again.
+
+Every sampler proposes beta = 0 first, so no search ends worse than naive pruning on its own objective, and
+owns one random generator, so equal seeds give equal runs and no two candidates of a run are drawn alike.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from lcprune.errors import MissingDependencyError, SearchError
+from lcprune.search.config import Search
+from lcprune.search.space import FloatArray, Space
+
+
+class Sampler(ABC):
+    """Proposes candidates of a space.
+
+    Args:
+        space: what a candidate is.
+        search: the settings.
+        seed: of the generator.
+    """
+
+    def __init__(self, space: Space, search: Search, seed: int) -> None:
+        self.space, self.search = space, search
+        self.rng = np.random.default_rng(seed)
+        self.asked = self.told = 0
+        self.best: FloatArray = space.naive
+        self.best_loss = math.inf
+
+    def ask(self) -> FloatArray:
+        """The next candidate; the first one is naive pruning."""
+        self.asked += 1
+        return self.space.naive if self.asked == 1 else self._propose()
+
+    def tell(self, beta: FloatArray, loss: float) -> None:
+        """Report the loss of a candidate; one that is not a number counts as infinite."""
+        loss = float(loss) if math.isfinite(loss) else math.inf
+        if loss < self.best_loss:
+            self.best, self.best_loss = beta, loss
+        self.told += 1
+        self._learn(beta, loss)
+
+    @abstractmethod
+    def _propose(self) -> FloatArray: ...
+
+    def _learn(self, beta: FloatArray, loss: float) -> None:
+        return None
+
+
+class RegularizedEvolution(Sampler):
+    """The paper's search: the fittest of a sample is mutated, the oldest of the pool dies."""
+
+    def __init__(self, space: Space, search: Search, seed: int) -> None:
+        super().__init__(space, search, seed)
+        self.members: deque[tuple[FloatArray, float]] = deque(maxlen=search.pool)
+        self.mutations = max(1, math.floor(search.mutate * space.groups + 0.5))
+
+    def _propose(self) -> FloatArray:
+        if self.asked <= self.search.pool:
+            return self.space.draw(self.rng)
+        if not self.members:
+            raise SearchError("regularized evolution was asked for a mutation before any candidate was told")
+        sample = self.rng.integers(len(self.members), size=self.search.sample)
+        parent, _ = min((self.members[index] for index in sample), key=lambda member: member[1])
+        # The step falls linearly from 1 to 0 over the mutations; the paper prints the rising form.
+        current = self.asked - self.search.pool - 1
+        alpha = max(0.0, 1.0 - current / max(1, self.search.iterations))
+        groups = self.rng.choice(self.space.groups, size=self.mutations, replace=False)
+        return self.space.step(self.rng, parent, groups, alpha)
+
+    def _learn(self, beta: FloatArray, loss: float) -> None:
+        self.members.append((beta, loss))  # a full deque drops its oldest member
+
+
+class RandomSearch(Sampler):
+    """Independent draws from the first pool's distribution: what a search must beat."""
+
+    def _propose(self) -> FloatArray:
+        return self.space.draw(self.rng)
+
+
+class CmaEs(Sampler):
+    """CMA-ES from the `cmaes` package, in coordinates measured in each group's deviation."""
+
+    # The full covariance costs O(d^2) memory and O(d^3) time per generation; beyond this, its diagonal.
+    _FULL_COVARIANCE = 200
+
+    def __init__(self, space: Space, search: Search, seed: int) -> None:
+        super().__init__(space, search, seed)
+        try:
+            import cmaes
+        except ImportError as error:
+            raise MissingDependencyError(
+                'algorithm="cmaes" needs the package cmaes: pip install "lcprune[cmaes]"'
+            ) from error
+        full = space.dimensions <= self._FULL_COVARIANCE
+        mean = np.zeros(max(2, space.dimensions))  # the package wants at least two; the spare one is ignored
+        kind: Any = cmaes.CMA if full else cmaes.SepCMA
+        self._cma = kind(mean=mean, sigma=1.0, seed=int(self.rng.integers(2**31)))
+        self._generation: list[tuple[FloatArray, float]] = []
+        self._waiting: deque[FloatArray | None] = deque()
+
+    def ask(self) -> FloatArray:
+        """The next candidate; the first one is naive pruning and takes no part in a generation."""
+        first = self.asked == 0
+        beta = super().ask()
+        if first:
+            self._waiting.append(None)
+        return beta
+
+    def _propose(self) -> FloatArray:
+        point = self._cma.ask()
+        self._waiting.append(point)
+        return self.space.from_standard(point[: self.space.dimensions])
+
+    def _learn(self, beta: FloatArray, loss: float) -> None:
+        if not self._waiting:
+            raise SearchError("CMA-ES was told a candidate that it had not been asked for")
+        point = self._waiting.popleft()
+        if point is None:
+            return
+        # Infinite values would spoil nothing but the package's own stop criteria; a huge one ranks the same.
+        self._generation.append((point, loss if math.isfinite(loss) else 1e300))
+        if len(self._generation) == self._cma.population_size:
+            self._cma.tell(self._generation)
+            self._generation = []
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    "evolution": RegularizedEvolution,
+    "random": RandomSearch,
+    "cmaes": CmaEs,
+}
+
+
+def make_sampler(space: Space, search: Search, seed: int) -> Sampler:
+    """The sampler that `search.algorithm` names."""
+    return SAMPLERS[search.algorithm](space, search, seed)

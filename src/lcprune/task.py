@@ -1,0 +1,181 @@
+"""One pruning task: what a method is given to choose from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from lcprune import metrics
+from lcprune.errors import DataError
+from lcprune.evaluate import Evaluator, fingerprint, make_evaluator
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.search import Record, Records, Search
+from lcprune.select import Limits, Ranking
+
+Kept = list[NDArray[np.int64]]
+
+
+@dataclass(eq=False)
+class Task:
+    """A network, a limit and everything a method may use to choose units; the costly parts are made on demand.
+
+    Attributes:
+        graph: of the network to be pruned.
+        limits: what the result may cost.
+        metric: name or function.
+        samples: (input, target) pairs of the drawn images; None if there is no data.
+        loss_fn: `loss_fn(output, target)`, a mean over the batch.
+        min_keep: share of every group that stays.
+        multiple_of: widths are multiples of this.
+        seed: of everything random.
+        search: settings of a learning method.
+        schedule: group name or pattern -> share to keep, for the method "schedule".
+        progress: show bars.
+        records: file for the search's records, or None.
+        resume: go on from that file.
+        floors: units of each group that stay, where they do not follow from `min_keep` (later steps of
+            Algorithm 1, whose floor is that of the network before the first one).
+    """
+
+    graph: ChannelGraph
+    limits: Limits
+    metric: str | Callable[..., Any] = "l2"
+    samples: Sequence[tuple[Any, Any]] | None = None
+    loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy
+    min_keep: float = 0.10
+    multiple_of: int = 1
+    seed: int = 0
+    search: Search = field(default_factory=Search)
+    schedule: Mapping[str, float] | None = None
+    progress: bool = False
+    records: Path | None = None
+    resume: bool = False
+    floors: NDArray[np.int64] | None = None
+
+    @cached_property
+    def scores(self) -> list[NDArray[np.float64]]:
+        """The metric of every unit, one array per group."""
+        data = None if self.samples is None else self.batches
+        return metrics.score(
+            self.graph, self.metric, data, self.loss_fn, seed=self.seed, progress=self.progress
+        )
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """Units sorted by score, ready to be cut."""
+        return make_ranking(self.scores, self.graph, self.min_keep, self.multiple_of, self.floors)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Judges selections on the drawn images."""
+        return make_evaluator(self.graph, self.need_samples(), self.loss_fn, self.search)
+
+    @property
+    def batches(self) -> list[tuple[Any, Any]]:
+        """The drawn images as plain (input, target) batches on the network's device."""
+        from lcprune.evaluate import collate
+
+        device = next(self.graph.model.parameters()).device
+        return [(batch.inputs, batch.target) for batch in collate(self.need_samples(), 128, device)]
+
+    def need_samples(self) -> Sequence[tuple[Any, Any]]:
+        """The drawn images.
+
+        Raises:
+            DataError: no data was given.
+        """
+        if self.samples is None:
+            raise DataError(
+                "this method judges networks by their loss: pass data=, an iterable of (input, target)"
+            )
+        return self.samples
+
+    def open_records(self, **more: Any) -> Records:
+        """The records of this task's search, with the configuration that they belong to."""
+        if self.records is None:
+            return Records(None, {})
+        search = {
+            f"search.{item.name}": _plain(getattr(self.search, item.name)) for item in fields(self.search)
+        }
+        config = {
+            "limits": {bound.name: bound.value for bound in self.limits.bounds(self.graph.cost)},
+            "groups": dict(zip(self.graph.cost.names, self.graph.cost.sizes.tolist(), strict=True)),
+            "weights": weights_fingerprint(self.graph.model),
+            "images": fingerprint(self.need_samples()),
+            "metric": _plain(self.metric),
+            "loss_fn": _plain(self.loss_fn),
+            "min_keep": self.min_keep,
+            "multiple_of": self.multiple_of,
+            "seed": self.seed,
+            **search,
+            **more,
+        }
+        return Records(self.records, config, self.resume)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What a method chose.
+
+    Attributes:
+        kept: units of each group that stay.
+        history: the search, one record per candidate; empty for methods that do not search.
+        meta: how it was found, as plain JSON; goes into the plan.
+        seconds: where the time went, e.g. planning, preparing, evaluating.
+    """
+
+    kept: Kept
+    history: list[Record] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class _Floored(Ranking):
+    """A ranking with a floor of its own for each group."""
+
+    def __init__(self, floors: NDArray[np.int64], *args: Any) -> None:
+        self._own_floors = iter(floors.tolist())
+        super().__init__(*args)
+
+    def _widths(self, size: int) -> NDArray[np.int64]:
+        lowest = self.multiple_of * -(-int(next(self._own_floors)) // self.multiple_of)
+        steps = range((size - 1) // self.multiple_of * self.multiple_of, lowest - 1, -self.multiple_of)
+        return np.array([size, *steps], dtype=np.int64)
+
+
+def make_ranking(
+    scores: Sequence[NDArray[np.float64]],
+    graph: ChannelGraph,
+    min_keep: float,
+    multiple_of: int,
+    floors: NDArray[np.int64] | None = None,
+) -> Ranking:
+    """A ranking of the graph's units."""
+    if floors is None:
+        return Ranking(scores, graph.cost, min_keep, multiple_of)
+    return _Floored(floors, scores, graph.cost, min_keep, multiple_of)
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """A short hash of a network's weights, by which records know the network they belong to."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(value, torch.Tensor):
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__name__)
+    return value
