@@ -119,6 +119,14 @@ def test_allowed_widths(size: int, min_keep: float, multiple_of: int, widths: li
     assert {counts(ranking.select(each))[0] for each in limits} == set(widths)
 
 
+def test_own_floors_bind_where_they_are_higher(cost: Cost, scores: list[np.ndarray]) -> None:
+    ranking = Ranking(scores, cost, min_keep=0.25, multiple_of=4, floors=[1, 14, 65])
+    assert ranking.floors.tolist() == [4, 16, 64]
+    assert counts(ranking.schedule({"*": 0.0})) == [4, 16, 64]
+    with pytest.raises(SearchError, match=r"floors has shape \(1,\)"):
+        Ranking(scores, cost, floors=[3])
+
+
 def test_schedule_goes_by_name_before_pattern(cost: Cost, scores: list[np.ndarray]) -> None:
     ranking = Ranking(scores, cost)
     kept = ranking.schedule({"layer1.*": 0.5, "layer1.conv2": 0.25})

@@ -37,6 +37,7 @@ class Ranking:
         min_keep: fraction of each group's units that always stays, rounded up; at least one unit does.
         multiple_of: cut widths are multiples of this. A group may also stay whole, and does if it has no
             smaller multiple above its floor.
+        floors: (groups,) higher floors than `min_keep` gives, e.g. those of the network before an earlier cut.
 
     Attributes:
         deviation: (groups,) standard deviation of each group's scores, sigma_l of the paper.
@@ -47,7 +48,12 @@ class Ranking:
     floors: Counts
 
     def __init__(
-        self, scores: Sequence[ArrayLike], cost: CostModel, min_keep: float = 0.10, multiple_of: int = 1
+        self,
+        scores: Sequence[ArrayLike],
+        cost: CostModel,
+        min_keep: float = 0.10,
+        multiple_of: int = 1,
+        floors: ArrayLike | None = None,
     ) -> None:
         if not 0 <= min_keep <= 1:
             raise ConfigError(
@@ -63,8 +69,11 @@ class Ranking:
         self.deviation = np.array([array.std() for array in arrays], dtype=np.float64)
         self._order = [np.argsort(array, kind="stable") for array in arrays]
         widths = [self._widths(int(size)) for size in self.sizes]
+        if floors is not None:
+            lowest = self._vector("floors", floors)
+            widths = [w[(w >= low) | (w == w[0])] for w, low in zip(widths, lowest, strict=True)]
         self.floors = np.array([steps[-1] for steps in widths], dtype=np.int64)
-        # Steps of the walk, group after group: which group narrows, at which score, and to what share of it.
+        # Steps of the walk, group after group: which group narrows, at which score, and at which share of it.
         self._first = np.array(
             [steps[0] - steps[1] if len(steps) > 1 else 0 for steps in widths], dtype=np.int64
         )
