@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from lcprune.errors import ConfigError
 from lcprune.select import Limits
 from lcprune.select.limits import Extra
 
-Limit = Union[float, Sequence[float], None]
+Limit = float | Sequence[float] | None
 
 
 def limit_schedule(
@@ -39,7 +40,7 @@ def limit_schedule(
     """
     if latency_ms is not None and latency is None:
         raise ConfigError("latency_ms= needs latency=, a function from kept counts to milliseconds")
-    given = {name: limit for name, limit in (("macs", macs), ("params", params), ("latency_ms", latency_ms))}
+    given: dict[str, Limit] = {"macs": macs, "params": params, "latency_ms": latency_ms}
     rounds = {len(_values(limit)) for limit in given.values() if _is_sequence(limit)}
     if len(rounds) > 1:
         raise ConfigError(f"the schedules of limits have different lengths: {sorted(rounds)}")
@@ -65,13 +66,12 @@ def limit_schedule(
 
 
 def _column(name: str, limit: Limit, count: int, full: float) -> list[float]:
-    _limits(
-        {name: value for value in _values(limit)} if name != "latency_ms" else {}, None
-    )  # refuses bad numbers
+    for value in _values(limit):
+        Limits(macs=value)  # refuses what is not a limit
     absolute = [value * full if value <= 1 else float(value) for value in _values(limit)]
     if len(absolute) == 1:
         return [float(value) for value in np.linspace(full, absolute[0], count + 1)[1:]]
-    if any(later > earlier for earlier, later in zip(absolute, absolute[1:], strict=False)):
+    if any(later > earlier for earlier, later in itertools.pairwise(absolute)):
         raise ConfigError(
             f"{name}={list(_values(limit))} grows: Algorithm 1 tightens its limit from step to step"
         )

@@ -26,7 +26,7 @@ Kept = list[NDArray[np.int64]]
 
 @dataclass(eq=False)
 class Task:
-    """A network, a limit and everything a method may use to choose units; the costly parts are made on demand.
+    """A network, a limit and what a method may use to choose units; costly parts are made on demand.
 
     Attributes:
         graph: of the network to be pruned.

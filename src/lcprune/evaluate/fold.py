@@ -59,6 +59,7 @@ def find_pairs(model: nn.Module, example_inputs: Sequence[Any]) -> list[tuple[st
     read: dict[str, list[int]] = defaultdict(list)
     alive: list[Any] = []  # while a tensor lives, no other one gets its id
     calls: Counter[str] = Counter()
+    uses = _Uses()
     handles = []
 
     def watch(name: str, module: nn.Module) -> Any:
@@ -67,6 +68,7 @@ def find_pairs(model: nn.Module, example_inputs: Sequence[Any]) -> list[tuple[st
             alive.extend((inputs, output))
             if type(module) in _CONVOLUTIONS:
                 made[id(output)] = name
+                uses.count[id(output)] = 0  # a tensor that died may have had this id
             else:
                 read[name].append(id(inputs[0]))
 
@@ -78,7 +80,7 @@ def find_pairs(model: nn.Module, example_inputs: Sequence[Any]) -> list[tuple[st
             handles.append(watch(name, module))
     try:
         model.eval()
-        with torch.no_grad(), _Uses() as uses:
+        with torch.no_grad(), uses:
             model(*example_inputs)
     finally:
         for handle in handles:

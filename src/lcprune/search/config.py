@@ -24,7 +24,7 @@ class Search:
         sample: members drawn from the pool (with replacement) to find a parent.
         mutate: share of the layers that one mutation changes, at least one layer.
         images: training images that the objective is measured on, drawn once.
-        algorithm: "evolution" (the paper's), "random", or "cmaes" (needs the `cmaes` extra).
+        algorithm: "evolution" (the paper's), "random", or "cmaes" (needs the `cma` extra).
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
         patience: stop after this many candidates without improvement; None judges them all.
         batch_size: images per forward pass while judging; None chooses.

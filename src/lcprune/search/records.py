@@ -91,7 +91,7 @@ class Records:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self.scores is None
         # Line buffering hands every record to the system at once: a killed process loses none of them.
-        self._file = open(self.path, "a", encoding="utf-8", buffering=1)
+        self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         if fresh:
             head = {"format": _FORMAT, "config": self.config, "full_loss": _to_json(full_loss)}
             self._write({**head, "scores": [np.asarray(score).tolist() for score in scores]})

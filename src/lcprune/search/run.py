@@ -89,10 +89,10 @@ def run_search(
         full_loss: of the network before pruning.
         records: where to write, and what to replay first.
         progress: show a bar.
-        precise: judges the finalists again, where `judge` is only good enough to rank; kept units -> difference.
+        precise: judges the finalists again, where `judge` only ranks well enough; kept units -> difference.
 
     Raises:
-        SearchError: the records to be replayed were not made by this search, or no candidate has a finite loss.
+        SearchError: the replayed records were not made by this search, or no candidate has a finite loss.
     """
     history: list[Record] = []
     planning = 0.0
@@ -149,14 +149,16 @@ def _found(
     ranked = sorted(history, key=lambda record: record.difference)  # stable: of equal ones the earliest
     if not math.isfinite(ranked[0].difference):
         raise SearchError(
-            f"none of {len(history)} candidates has a finite loss: look at the data, the loss function and the limit"
+            f"none of {len(history)} candidates has a finite loss: look at the data, the loss function "
+            "and the limit"
         )
     chosen, difference, naive = ranked[0], ranked[0].difference, history[0].difference
     if precise is not None:
-        finalists: list[tuple[float, int, Record]] = []
         # Naive pruning is always among them, so that rounding cannot make the search worse than it.
-        for record in [history[0], *_distinct(ranked, search.finalists)]:
-            finalists.append((precise(select(np.array(record.beta))), record.iteration, record))
+        finalists = [
+            (precise(select(np.array(record.beta))), record.iteration, record)
+            for record in [history[0], *_distinct(ranked, search.finalists)]
+        ]
         difference, _, chosen = min(finalists, key=lambda item: item[:2])
         naive = finalists[0][0]
     beta = np.array(chosen.beta)

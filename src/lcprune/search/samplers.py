@@ -98,7 +98,7 @@ class CmaEs(Sampler):
             import cmaes
         except ImportError as error:
             raise MissingDependencyError(
-                'algorithm="cmaes" needs the package cmaes: pip install "lcprune[cmaes]"'
+                'algorithm="cmaes" needs the package cmaes: pip install "lcprune[cma]"'
             ) from error
         full = space.dimensions <= self._FULL_COVARIANCE
         mean = np.zeros(max(2, space.dimensions))  # the package wants at least two; the spare one is ignored

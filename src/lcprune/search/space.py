@@ -18,7 +18,7 @@ _SCALE_SPREAD = float(np.log(2.0))
 class Space:
     """Compensations of a network, and how far a random step goes in each.
 
-    A candidate is an array: (groups,) shifts `beta`, or for the affine form (2, groups), scales `alpha` first.
+    A candidate is an array: (groups,) shifts `beta`, or for the affine form (2, groups), scales first.
 
     Attributes:
         deviations: (groups,) standard deviation of the metric within each group, the paper's sigma_l.
