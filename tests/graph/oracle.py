@@ -2,7 +2,7 @@
 
 Which inputs of a layer carry a removed channel is found by *staining*: the network runs with every
 convolution's and linear layer's output held at its clean value, except that removed channels are shifted;
-whatever differs at a layer's input came from a removed channel by moving, adding, gating or normalising alone.
+whatever differs at a layer's input came from a removed channel by moving, adding, gating, normalising alone.
 The reference is then the original network with the stained inputs of every layer set to zero. Only two things
 are taken from the trace: which rows of which weight a unit owns, and the marks in `mixing`, where removal and
 silencing differ by design.
@@ -88,7 +88,7 @@ def silenced_outputs(
         kept: group name -> kept units; missing groups are whole.
 
     Returns:
-        None where a removed row belongs to a weight that `forward` computes first: no layer is seen to use it.
+        None where a removed row belongs to a weight from which `forward` computes another one first.
     """
     removed = removed_rows(model, graph, kept)
     clean: list[Tensor] = []

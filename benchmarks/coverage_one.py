@@ -1,0 +1,238 @@
+"""Trace, halve, run and verify one network; called by coverage.py in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+import lcprune
+from lcprune.select import Limits, Ranking
+from lcprune.vision import import_timm, import_torchvision
+
+SIZES = (64, 96, 128)
+TARGET = 0.5
+FLOOR = 0.1
+# Multiply-adds of attention (bmm, sdpa) are neither convolution nor linear; the cost leaves them out too.
+_COUNTED = {"convolution", "_convolution", "mm", "addmm", "cudnn_convolution"}
+
+
+class DetectorCore(nn.Module):
+    """Backbone and dense heads of a detector: the part without data-dependent box handling.
+
+    Features that a second stage reads are outputs, so that they stay.
+    """
+
+    def __init__(self, detector: nn.Module) -> None:
+        super().__init__()
+        self.backbone = detector.backbone
+        self.head = detector.rpn.head if hasattr(detector, "rpn") else detector.head
+        self.two_stage = hasattr(detector, "rpn")
+
+    def forward(self, x: Tensor) -> Any:
+        features = list(self.backbone(x).values())
+        heads = self.head(features)
+        return (heads, features) if self.two_stage else heads
+
+
+def build(name: str, kind: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """A network with random weights, and the input shape (without batch) that it was made for."""
+    source, _, model = name.partition(":")
+    if source == "timm":
+        timm = import_timm()
+        network = timm.create_model(model, pretrained=False)
+        shape = tuple(network.pretrained_cfg["input_size"])
+        return network, shape
+    models = import_torchvision().models
+    options = {"weights": None}
+    if kind in ("segmentation", "detection"):
+        options["weights_backbone"] = None
+    network = models.get_model(model, **options)
+    if kind == "detection":
+        return DetectorCore(network), (3, 320, 320) if "320" in model or "ssd" in model else (3, 128, 128)
+    if kind == "video":
+        return network, (3, 16, 224, 224) if model == "s3d" else (3, 8, 64, 64)
+    return network, (3, 224, 224)
+
+
+@torch.no_grad()
+def enliven(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Undo what would hide a wrong cut (zero-initialised scales, trivial statistics), then calibrate."""
+    for name, parameter in model.named_parameters():
+        if parameter.numel() and parameter.abs().max() < 1e-3:
+            parameter.copy_(0.2 + 0.3 * torch.rand_like(parameter) if parameter.ndim < 2 else parameter)
+            if parameter.ndim >= 2:
+                parameter.normal_(0, 1 / math.sqrt(parameter[0].numel()))
+        elif parameter.ndim == 1 and not name.endswith("bias"):
+            parameter.mul_(0.5 + torch.rand_like(parameter))
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = None  # a plain average: one batch sets the statistics
+        norm.reset_running_stats()
+        norm.train()
+    model(*(torch.cat([x, torch.randn_like(x), torch.randn_like(x)]) for x in inputs))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        if norm.running_var is not None:
+            norm.running_var.clamp_(min=1e-2)
+    model.eval()
+
+
+def smallest_input(model: nn.Module, shape: tuple[int, ...], kind: str) -> tuple[Tensor, ...]:
+    """The first size that the network accepts, one sample."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [size for size in SIZES if size < shape[-1]] if kind not in ("video", "detection") else []
+    for candidate in [*((shape[0], size, size) for size in sizes), shape]:
+        inputs = (torch.randn((1, *candidate), generator=generator),)
+        try:
+            with torch.no_grad():
+                outputs = tree_leaves(model(*inputs))
+            if all(torch.isfinite(output).all() for output in outputs):
+                return inputs
+        except (RuntimeError, AssertionError, ValueError, IndexError):
+            continue
+    raise RuntimeError(f"the network accepts none of {sizes} and {shape}")
+
+
+def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+    """Convolution and linear multiply-adds by the counter of torch."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(*inputs)
+    counts = counter.get_flop_counts()["Global"]
+    return sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) // 2
+
+
+def frozen_share(model: nn.Module, graph: Any) -> float:
+    """Share of the output channels of all convolution and linear layers that no group can cut."""
+    kinds = (nn.modules.conv._ConvNd, nn.Linear)
+    total = sum(
+        m.out_channels if hasattr(m, "out_channels") else m.out_features
+        for m in model.modules()
+        if isinstance(m, kinds)
+    )
+    weights = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, kinds)}
+    tensors = dict(model.named_parameters(remove_duplicate=False))
+    cut = 0
+    for group in graph.groups:
+        for member in group.members:
+            if member.role == "out" and member.weight in weights:
+                owner = model.get_submodule(member.weight.rpartition(".")[0])
+                width = getattr(owner, "out_channels", None) or owner.out_features
+                # Grouped transposed convolutions share positions between their groups.
+                cut += member.index.size * width // tensors[member.weight].shape[member.dim]
+    return 1 - cut / max(1, total)
+
+
+def measure(name: str, kind: str, export_times: bool) -> dict[str, Any]:
+    """Everything there is to say of one network; `stage` is where it stopped if it did."""
+    torch.manual_seed(0)
+    torch.backends.mha.set_fastpath_enabled(False)  # the fast path hides its linear layers from the counter
+    record: dict[str, Any] = {"model": name, "kind": kind, "ok": False, "stage": "build"}
+    try:
+        _measure(record, name, kind, export_times)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        record["error"] = f"{type(error).__name__}: {lines[0][:300]}"
+        record["traceback"] = traceback.format_exc()[-3000:]
+    record["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return record
+
+
+def _measure(record: dict[str, Any], name: str, kind: str, export_times: bool) -> None:
+    model, shape = build(name, kind)
+    model.eval()
+    inputs = smallest_input(model, shape, kind)
+    record["input"] = list(inputs[0].shape)
+    enliven(model, inputs)
+    with torch.no_grad():
+        before = [output.shape for output in tree_leaves(model(*inputs))]
+    record["built_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    warm = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    lcprune.trace(warm, torch.randn(1, 3, 8, 8))  # imports that the first trace of a process pays for
+    if export_times:
+        start = time.perf_counter()
+        with torch.no_grad():
+            torch.export.export(model, inputs, strict=False)
+        record["export_s"] = round(time.perf_counter() - start, 2)
+
+    record["stage"] = "trace"
+    start = time.perf_counter()
+    graph = lcprune.trace(model, inputs)
+    record["trace_s"] = round(time.perf_counter() - start, 2)
+    record.update(
+        groups=len(graph.groups),
+        units=sum(group.size for group in graph.groups),
+        mixing=len(graph.mixing),
+        frozen_share=round(frozen_share(model, graph), 4),
+        macs=int(graph.macs),
+        params=int(graph.params),
+        reasons=dict(list(graph.frozen.items())[:40]),
+    )
+    record["stage"] = "cost"
+    record["macs_match"] = graph.macs == counted_macs(model, inputs)
+    record["params_match"] = graph.params == sum(parameter.numel() for parameter in model.parameters())
+
+    record["stage"] = "select"
+    rng = np.random.default_rng(0)
+    ranking = Ranking([rng.random(group.size) for group in graph.groups], graph.cost, min_keep=FLOOR)
+    try:
+        kept, record["reached"] = ranking.select(Limits(macs=TARGET)), True
+    except lcprune.BudgetError:
+        kept, record["reached"] = ranking.kept(ranking.floors), False
+    record["stage"] = "plan"
+    start = time.perf_counter()
+    plan = graph.plan(kept)
+    record["stage"] = "apply"
+    smaller = plan.apply(model)
+    record["surgery_s"] = round(time.perf_counter() - start, 2)
+    record["macs_after"] = round(plan.macs / graph.macs, 6)
+    record["params_after"] = round(plan.params / graph.params, 6)
+
+    record["stage"] = "run"
+    with torch.no_grad():
+        after = [output.shape for output in tree_leaves(smaller(*inputs))]
+    assert before == after, f"output shapes were {before}, are {after}"
+    record["macs_after_match"] = plan.macs == counted_macs(smaller, inputs)
+    record["params_after_match"] = plan.params == sum(parameter.numel() for parameter in smaller.parameters())
+    record["stage"] = "verify"
+    start = time.perf_counter()
+    verification = lcprune.verify(model, plan, inputs)
+    record["verify_s"] = round(time.perf_counter() - start, 2)
+    record["max_error"] = float(verification.max_error)
+    record["verified"] = bool(verification.ok)
+    assert verification.ok, f"verify: {verification}"
+    counts = ("macs_match", "params_match", "macs_after_match", "params_after_match")
+    record["stage"] = "cost"
+    wrong = [key for key in counts if not record[key]]
+    assert not wrong, f"counted cost differs: {wrong}"
+    record["stage"], record["ok"] = "done", True
+
+
+def main() -> None:
+    """Measure one network and write its record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--kind", default="cnn")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--export-times", action="store_true")
+    parser.add_argument("--memory-gb", type=float, default=12)
+    options = parser.parse_args()
+    limit = int(options.memory_gb * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    options.out.write_text(json.dumps(measure(options.model, options.kind, options.export_times)))
+
+
+if __name__ == "__main__":
+    main()
