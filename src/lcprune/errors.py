@@ -1,0 +1,55 @@
+"""Every error that lcprune raises on purpose."""
+
+from __future__ import annotations
+
+
+class LcpruneError(Exception):
+    """Root of the errors raised on purpose; the message says what was wrong and what to do."""
+
+
+class TraceError(LcpruneError):
+    """The network's channels could not be followed."""
+
+
+class PlanError(LcpruneError):
+    """A plan does not fit the network, or its file is damaged."""
+
+
+class BudgetError(LcpruneError):
+    """A limit cannot be met; the message names the smallest cost that can."""
+
+
+class SearchError(LcpruneError):
+    """A search was set up wrongly, or its records do not belong to it."""
+
+
+class MetricError(LcpruneError):
+    """A metric is unknown, lacks its data, or gave scores that cannot be ranked."""
+
+
+class ModelError(LcpruneError):
+    """A network could not be built or its weights do not fit."""
+
+
+class DataError(LcpruneError):
+    """A data set is missing, damaged or of the wrong shape."""
+
+
+class TuneError(LcpruneError):
+    """Training or fine-tuning cannot start or go on."""
+
+
+class LatencyError(LcpruneError):
+    """A latency could not be measured or predicted."""
+
+
+class ExportError(LcpruneError):
+    """An exported network could not be written or does not compute what it should."""
+
+
+class ConfigError(LcpruneError):
+    """A run's configuration is wrong, or its folder holds something else."""
+
+
+class MissingDependencyError(LcpruneError):
+    """An optional part of lcprune needs a package that is not installed."""

@@ -1,0 +1,50 @@
+"""Writing files so that a killed process never leaves half of one behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, remove it otherwise.
+
+    Args:
+        path: the file to write. Its folder is created.
+
+    Yields:
+        A path in the same folder, so that the rename is atomic.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None = 2) -> None:
+    """Write `value` as JSON, atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _umask() -> int:
+    # mkstemp makes private files; results are meant to be readable like any other file of the user.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,102 @@
+"""What a trace finds: groups of units, the weights that they cut, and what must stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from lcprune.cost import Cost
+
+if TYPE_CHECKING:
+    from lcprune.graph.structure import Structure
+    from lcprune.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One dimension of one weight that a group cuts.
+
+    Attributes:
+        weight: name of the parameter or buffer.
+        dim: the dimension that is cut.
+        role: "out" for the filters that produce the units, "in" for the columns that consume them,
+            "along" for what rides on each channel (bias, normalisation, scale).
+        index: int64 (units, k), the k positions along `dim` that belong to each unit.
+    """
+
+    weight: str
+    dim: int
+    role: str
+    index: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Units of the same structure: the paper's "layer" for beta.
+
+    Attributes:
+        name: the first layer that produces the units.
+        size: how many units there are.
+        members: every weight dimension that goes with them.
+    """
+
+    name: str
+    size: int
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelGraph:
+    """How the channels of a network depend on one another.
+
+    Attributes:
+        model: the network that was traced, untouched.
+        example_inputs: the inputs it was traced with.
+        groups: what can be pruned, in network order.
+        cost: MACs and parameters as functions of kept counts.
+        frozen: layer or weight name -> why it cannot be pruned.
+        mixing: names of groups for which zeroing a unit is not the same as removing it.
+        structure: what surgery needs to know; not for users.
+    """
+
+    model: nn.Module
+    example_inputs: tuple[Any, ...]
+    groups: tuple[Group, ...]
+    cost: Cost
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    mixing: frozenset[str] = frozenset()
+    structure: Structure | None = field(default=None, repr=False)
+
+    def plan(self, kept: Mapping[str, Any] | Sequence[Any]) -> Plan:
+        """The plan that keeps these units.
+
+        Args:
+            kept: group name -> kept unit indices (a group that is not named stays whole), or one list of indices
+                per group in the order of `groups`.
+
+        Raises:
+            PlanError: if a name or an index is wrong, or a group would keep nothing.
+        """
+        from lcprune.planning import make_plan
+
+        return make_plan(self, kept)
+
+    def explain(self) -> str:
+        """Groups, what is coupled with what, and what is frozen and why, as text."""
+        from lcprune.graph.explain import explain
+
+        return explain(self)
+
+    @property
+    def macs(self) -> int:
+        """Convolution and linear multiply-adds of the whole network for one sample."""
+        return round(self.cost.macs(self.cost.sizes))
+
+    @property
+    def params(self) -> int:
+        """Number of parameters of the whole network."""
+        return round(self.cost.params(self.cost.sizes))

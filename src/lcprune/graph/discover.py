@@ -1,0 +1,213 @@
+"""The first run: find what depends on what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
+
+from lcprune.graph.labels import Labels, varying
+from lcprune.graph.run import Run, named_tensors
+from lcprune.graph.rules import Call
+
+Atoms = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class WeightAxis:
+    """One dimension of one weight: atoms `start` to `start + length`."""
+
+    weight: str
+    dim: int
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class Contraction:
+    """A convolution or linear layer: `positions * product(shape)` multiply-adds for the whole batch.
+
+    Attributes:
+        module: where it ran.
+        shape: the weight's shape.
+        axes: per labelled dimension of the weight, the atoms along it.
+        rows: the dimension that produces channels.
+        columns: the dimension that consumes them.
+        positions: how often the weight is applied.
+    """
+
+    module: str
+    shape: tuple[int, ...]
+    axes: Mapping[int, Atoms]
+    rows: int
+    columns: int
+    positions: int
+
+
+@dataclass(frozen=True, eq=False)
+class Fact:
+    """While `module` ran there was an axis of `size` with these atoms; Python code may keep that number."""
+
+    size: int
+    atoms: Atoms
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """An axis laid out as a grid: a cut must stay rectangular.
+
+    Attributes:
+        module: where it happened.
+        atoms: int64, one dimension per side and a last one for what does not matter.
+        sides: how many sides the grid has; 1 for equal parts side by side.
+    """
+
+    module: str
+    atoms: Atoms
+    sides: int
+
+    @property
+    def options(self) -> int:
+        """How many ways there are to keep the cut rectangular."""
+        return self.sides if self.sides > 1 else 2
+
+    def edges(self, option: int) -> tuple[Atoms, Atoms]:
+        """What to tie: the axis that shrinks is the last side first; for parts, equal offsets, else nothing."""
+        if self.sides == 1:
+            first = np.broadcast_to(self.atoms[:1], self.atoms.shape)
+            return (first.ravel(), self.atoms.ravel()) if option == 0 else (np.empty(0, np.int64),) * 2
+        shrinks = self.sides - 1 - option
+        index = tuple(slice(None) if side == shrinks else slice(0, 1) for side in range(self.sides))
+        first = np.broadcast_to(self.atoms[index], self.atoms.shape)
+        return first.ravel(), self.atoms.ravel()
+
+
+class Discover(Run):
+    """Collects edges between atoms, frozen atoms and everything that later steps ask for.
+
+    Args:
+        model: the network's skeleton.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.axes: list[WeightAxis] = []
+        start = 0
+        weights: dict[str, Labels] = {}
+        for name, tensor in named_tensors(model):
+            layers = []
+            for dim, length in enumerate(tensor.shape):
+                if length > 1:
+                    self.axes.append(WeightAxis(name, dim, start, length))
+                    shape = [length if d == dim else 1 for d in range(tensor.ndim)]
+                    layers.append(torch.arange(start, start + length).reshape(shape))
+                    start += length
+            weights[name] = Labels(tuple(layers), weight=True)
+        super().__init__(model, weights)
+        self.atom_count = start
+        self.phantom_count = 0
+        self.edges: list[tuple[Atoms, Atoms]] = []
+        self.frozen: list[tuple[Atoms, str]] = []
+        self.contractions: list[Contraction] = []
+        self.grids: list[Grid] = []
+        self.mixed: list[tuple[Atoms, str]] = []
+        self.facts: dict[str, list[Fact]] = {}
+        self.group_uses: list[tuple[str, Atoms]] = []
+        self._slices: dict[tuple[int, int], tuple[Tensor, str, dict[int, Tensor]]] = {}
+        self._seen: set[tuple[str, int]] = set()
+        self._alive: list[Tensor] = []  # layers are told apart by identity, so none may be freed
+
+    def forward(self, args: tuple[Any, ...]) -> Any:
+        out = super().forward(args)
+        for tensor in tree_iter(out):
+            if isinstance(tensor, Tensor):
+                for layer in self.labels_of(tensor).layers:
+                    self.freeze(layer, "reaches the network's output")
+        self._grids_of_slices()
+        return out
+
+    def meet(self, a: Tensor, b: Tensor, follower: int | None = None) -> Tensor:
+        a, b = torch.broadcast_tensors(a, b)
+        self._edge(a, b)
+        return torch.where(a < 0, b, a)
+
+    def tie(self, layer: Tensor, dims: Sequence[int]) -> Tensor:
+        for dim in dims:
+            if layer.shape[dim] > 1:
+                first = layer.narrow(dim, 0, 1)
+                self._edge(first.expand_as(layer), layer)
+                layer = first
+        return layer
+
+    def freeze(self, layer: Tensor, reason: str) -> None:
+        self.frozen.append((_numpy(layer), f"{self.module}: {reason}" if self.module else reason))
+
+    def phantom(self, length: int, reason: str = "") -> Tensor:
+        # -1 is kept for "some phantom", so the first one here is -2.
+        atoms = -2 - torch.arange(self.phantom_count, self.phantom_count + length)
+        self.phantom_count += length
+        if reason:
+            self.freeze(atoms, reason)
+        self._fact(length, atoms)
+        return atoms
+
+    def split(self, grid: Tensor, sides: int) -> None:
+        self.grids.append(Grid(self.module, grid.numpy().copy(), sides))
+
+    def slice(self, layer: Tensor, dim: int, start: int, part: Tensor) -> None:
+        key = (id(layer), dim)
+        _, _, parts = self._slices.setdefault(key, (layer, self.module, {}))
+        parts[start] = part
+
+    def mix(self, layer: Tensor, dims: Sequence[int]) -> None:
+        # Along `dims` different units influence one another unless they are all the same unit.
+        self.mixed.append((layer.movedim(list(dims), list(range(len(dims)))).flatten(0, len(dims) - 1).numpy().copy(), self.module))
+
+    def contraction(self, weight: Labels, shape: Sequence[int], dims: tuple[int, int], positions: int) -> None:
+        axes = {}
+        for layer in weight.layers:
+            own = varying(layer)
+            if len(own) == 1:
+                axes[next(iter(own))] = _numpy(layer)
+        self.contractions.append(Contraction(self.module, tuple(shape), axes, dims[0], dims[1], positions))
+
+    def use_groups(self, layer: Tensor) -> None:
+        self.group_uses.append((self.module, _numpy(layer)))
+
+    def after(self, call: Call, out: Any) -> None:
+        for tensor in (out,) if isinstance(out, Tensor) else tree_iter(out):
+            if isinstance(tensor, Tensor):
+                for layer in self.labels_of(tensor).layers:
+                    if layer.numel() > 1 and len(varying(layer)) == 1:
+                        self._fact(layer.numel(), layer)
+
+    def _fact(self, size: int, layer: Tensor) -> None:
+        for module in {self.module}:
+            key = (module, id(layer))
+            if key not in self._seen:
+                self._seen.add(key)
+                self._alive.append(layer)
+                self.facts.setdefault(module, []).append(Fact(size, _numpy(layer)))
+
+    def _edge(self, a: Tensor, b: Tensor) -> None:
+        self.edges.append((_numpy(a), _numpy(b)))
+
+    def _grids_of_slices(self) -> None:
+        """Slices that tile an axis in equal parts are a split written by hand."""
+        for (_, dim), (layer, module, parts) in self._slices.items():
+            starts = sorted(parts)
+            length = parts[starts[0]].shape[dim]
+            tiles = [start for start in range(0, layer.shape[dim], length)]
+            if len(starts) > 1 and starts == tiles and all(part.shape[dim] == length for part in parts.values()):
+                stacked = torch.stack([parts[start] for start in starts])
+                self.grids.append(Grid(module, stacked.numpy().copy(), 1))
+
+
+def _numpy(layer: Tensor) -> Atoms:
+    array: Atoms = layer.reshape(-1).numpy().copy()
+    return array

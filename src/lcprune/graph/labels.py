@@ -1,0 +1,125 @@
+"""Labels: which channel every element of a tensor belongs to.
+
+Each position along each dimension of each weight is an *atom*, a non-negative integer. A tensor carries *layers*:
+integer tensors of the same rank that say, element by element, which atom the element goes with. A layer has
+length 1 along the dimensions where it is constant (batch, space), so it stays small. An activation usually has
+one layer (its channels); a weight has one per dimension, since an element goes when its row or its column goes.
+
+Padding and other values without a weight behind them get *phantom* atoms, which are negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """What is known about a tensor's elements.
+
+    Attributes:
+        layers: int64 tensors of the tensor's rank, length 1 where constant.
+        uniform: all elements are equal (zeros, a filled tensor), so any of them may go.
+        weight: computed from parameters and buffers alone.
+    """
+
+    layers: tuple[Tensor, ...] = ()
+    uniform: bool = False
+    weight: bool = False
+
+    def moved(self, layers: Sequence[Tensor]) -> Labels:
+        """The same value with its elements elsewhere."""
+        return replace(self, layers=tuple(layers))
+
+
+PLAIN = Labels()
+
+
+def varying(layer: Tensor) -> frozenset[int]:
+    """The dimensions along which a layer is not constant."""
+    return frozenset(dim for dim, length in enumerate(layer.shape) if length > 1)
+
+
+def squeeze_strides(layer: Tensor) -> Tensor:
+    """Length 1 for every dimension that a view op left with stride 0."""
+    for dim, (length, stride) in enumerate(zip(layer.shape, layer.stride(), strict=True)):
+        if length > 1 and stride == 0:
+            layer = layer.narrow(dim, 0, 1)
+    return layer
+
+
+def squeeze_constant(layer: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    """Length 1 for every dimension (of `dims`) along which the labels do not change."""
+    for dim in range(layer.ndim) if dims is None else dims:
+        if layer.shape[dim] > 1:
+            first = layer.narrow(dim, 0, 1)
+            if bool((layer == first).all()):
+                layer = first
+    return layer
+
+
+def reshape_layer(layer: Tensor, old: Sequence[int], new: Sequence[int]) -> tuple[Tensor, list[list[int]]]:
+    """Carry a layer through `view`: only blocks of dimensions in which it varies are laid out in full.
+
+    Args:
+        layer: layer of a tensor of shape `old`.
+        old: the tensor's shape before.
+        new: the tensor's shape after, without -1.
+
+    Returns:
+        The layer after, and for every block of dimensions that were merged or split and in which the layer varies,
+        the new dimensions of the block.
+    """
+    middle_in: list[int] = []
+    middle_out: list[int] = []
+    blocks: list[list[int]] = []
+    for dims_in, dims_out in _blocks(old, new):
+        if any(layer.shape[dim] > 1 for dim in dims_in):
+            middle_in += [old[dim] for dim in dims_in]
+            middle_out += [new[dim] for dim in dims_out]
+            blocks.append(dims_out)
+        else:
+            middle_in += [1] * len(dims_in)
+            middle_out += [1] * len(dims_out)
+    result = layer.expand(middle_in).reshape(middle_out)
+    return squeeze_constant(result, [dim for block in blocks for dim in block]), blocks
+
+
+def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Pair the smallest runs of old and new dimensions that hold the same number of elements."""
+    blocks: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        dims_in, dims_out = [], []
+        size_in = size_out = 1
+        if i < len(old):
+            dims_in.append(i)
+            size_in, i = old[i], i + 1
+        if j < len(new) and not (size_in == 1 and new[j] != 1 and dims_in):
+            dims_out.append(j)
+            size_out, j = new[j], j + 1
+        while size_in != size_out:
+            if size_in < size_out and i < len(old):
+                size_in, i = size_in * old[i], i + 1
+                dims_in.append(i - 1)
+            elif j < len(new):
+                size_out, j = size_out * new[j], j + 1
+                dims_out.append(j - 1)
+            else:  # only with empty tensors
+                return [(list(range(len(old))), list(range(len(new))))]
+        blocks.append((dims_in, dims_out))
+    return blocks
+
+
+def pad_rank(layer: Tensor, ndim: int) -> Tensor:
+    """Prepend dimensions of length 1, as broadcasting does."""
+    return layer.reshape((1,) * (ndim - layer.ndim) + tuple(layer.shape)) if layer.ndim < ndim else layer
+
+
+def single_axis(layer: Tensor, dim: int) -> Tensor:
+    """The labels along `dim` of a layer that varies along no other dimension, as a vector."""
+    return layer.reshape(-1) if layer.shape[dim] == layer.numel() else torch.empty(0, dtype=torch.int64)

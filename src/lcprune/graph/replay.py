@@ -1,0 +1,185 @@
+"""The second run: the cut network's own labels must show every consumer the units that it had, minus the removed.
+
+After a cut, operators that move data act on the shorter axis: rolling the kept channels is not keeping some of the
+rolled ones. So the cut network is run on labels again. Where a weight meets its channels in another order than
+before, the weight's positions are put into the order in which they are delivered; where two activations do not fit
+any more, the cut is impossible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
+
+from lcprune.graph.discover import Atoms, Discover, WeightAxis
+from lcprune.graph.labels import Labels
+from lcprune.graph.run import Run
+
+Order = dict[tuple[str, int], Atoms]
+
+
+class Mismatch(Exception):
+    """Channels meet that did not meet before the cut.
+
+    Args:
+        message: what happened.
+        atoms: the atoms that are involved.
+    """
+
+    def __init__(self, message: str, atoms: Atoms) -> None:
+        super().__init__(message)
+        self.atoms = atoms
+
+
+class Pairs:
+    """Which atoms met in the uncut network.
+
+    Args:
+        discovered: the first run.
+    """
+
+    def __init__(self, discovered: Discover) -> None:
+        self.count = discovered.atom_count + 1
+        a = np.concatenate([edge[0] for edge in discovered.edges] or [np.empty(0, np.int64)])
+        b = np.concatenate([edge[1] for edge in discovered.edges] or [np.empty(0, np.int64)])
+        self.keys = np.unique(self._key(a, b))
+        self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
+        self._by_axis: dict[tuple[str, int], dict[int, list[int]]] = {}
+
+    def _key(self, a: Atoms, b: Atoms) -> Atoms:
+        a, b = np.maximum(a, -1) + 1, np.maximum(b, -1) + 1
+        return np.minimum(a, b) * self.count + np.maximum(a, b)
+
+    def met(self, a: Atoms, b: Atoms, strict: bool = False) -> bool:
+        """Whether each pair met before; unless `strict`, a phantom (padding) may meet anyone."""
+        keys = self._key(a, b)
+        place = np.minimum(np.searchsorted(self.keys, keys), max(len(self.keys) - 1, 0))
+        known = self.keys[place] == keys if len(self.keys) else np.zeros(len(keys), bool)
+        known = known | (a == b)
+        return bool((known if strict else known | (a < 0) | (b < 0)).all())
+
+    def partners(self, axis: WeightAxis) -> dict[int, list[int]]:
+        """Delivered atom -> the positions of a weight's axis that read it, in order."""
+        key = (axis.weight, axis.dim)
+        if key not in self._by_axis:
+            low, high = axis.start, axis.start + axis.length
+            found: dict[int, list[int]] = {}
+            for mine, other in ((self.a, self.b), (self.b, self.a)):
+                inside = (mine >= low) & (mine < high)
+                for own, met in zip(mine[inside].tolist(), other[inside].tolist(), strict=True):
+                    found.setdefault(met, []).append(own)
+            self._by_axis[key] = {met: sorted(set(own)) for met, own in found.items()}
+        return self._by_axis[key]
+
+
+class Replay(Run):
+    """Run a cut network on labels and check it against the uncut one.
+
+    Args:
+        model: the cut skeleton.
+        axes: the weight axes of the uncut network.
+        order: per weight axis, the kept atoms in the order in which they now lie.
+        pairs: which atoms met before.
+    """
+
+    def __init__(self, model: nn.Module, axes: Sequence[WeightAxis], order: Mapping[tuple[str, int], Atoms], pairs: Pairs) -> None:
+        by_weight: dict[str, list[WeightAxis]] = {}
+        for axis in axes:
+            by_weight.setdefault(axis.weight, []).append(axis)
+        weights = {}
+        for name, own in by_weight.items():
+            ndim = model.get_parameter(name).ndim if _is_parameter(model, name) else model.get_buffer(name).ndim
+            layers = []
+            for axis in own:
+                atoms = torch.from_numpy(order[axis.weight, axis.dim])
+                layers.append(atoms.reshape([-1 if d == axis.dim else 1 for d in range(ndim)]))
+            weights[name] = Labels(tuple(layers), weight=True)
+        super().__init__(model, weights)
+        self.pairs = pairs
+        self.wanted: Order = {}
+        self._axis_of = _AxisFinder(axes)
+
+    def meet(self, a: Tensor, b: Tensor, follower: int | None = None) -> Tensor:
+        try:
+            left, right = torch.broadcast_tensors(a, b)
+        except RuntimeError as error:
+            raise Mismatch(str(error), np.concatenate([_flat(a), _flat(b)])) from error
+        if not self.pairs.met(_flat(left), _flat(right), strict=follower is not None):
+            if follower is None:
+                raise Mismatch("channels would meet that did not meet before", np.concatenate([_flat(left), _flat(right)]))
+            self._follow(*((right, a) if follower == 0 else (left, b)))
+        return torch.where(left < 0, right, left)
+
+    def _follow(self, leader: Tensor, own: Tensor) -> None:
+        """Put a weight's axis into the order in which its channels are delivered."""
+        for dim in range(own.ndim):
+            if own.shape[dim] == 1:
+                leader = leader.narrow(dim, 0, 1)
+        delivered, mine = _flat(leader), _flat(own)
+        axis = self._axis_of(mine)
+        if axis is None:
+            raise Mismatch("channels would meet that did not meet before", np.concatenate([delivered, mine]))
+        partners, used, wanted = self.pairs.partners(axis), {}, []
+        kept = set(mine.tolist())
+        for atom in delivered.tolist():
+            choices = [own_atom for own_atom in partners.get(atom, []) if own_atom in kept]
+            position = used.get(atom, 0)
+            if position >= len(choices):
+                raise Mismatch("a layer would read a channel that it did not read before", np.concatenate([delivered, mine]))
+            used[atom] = position + 1
+            wanted.append(choices[position])
+        result = np.array(list(dict.fromkeys(wanted)), dtype=np.int64)
+        key = (axis.weight, axis.dim)
+        known = self.wanted.get(key)
+        if len(result) != len(kept) or (known is not None and not np.array_equal(known, result)):
+            raise Mismatch("a layer would need its channels in two orders at once", np.concatenate([delivered, mine]))
+        self.wanted[key] = result
+
+    def tie(self, layer: Tensor, dims: Sequence[int]) -> Tensor:
+        for dim in dims:
+            if layer.shape[dim] > 1:
+                first = layer.narrow(dim, 0, 1)
+                if not self.pairs.met(_flat(first.expand_as(layer)), _flat(layer)):
+                    raise Mismatch("channels would be tied that were not tied before", _flat(layer))
+                layer = first
+        return layer
+
+
+class _AxisFinder:
+    """The weight axis to which atoms belong, if it is one."""
+
+    def __init__(self, axes: Sequence[WeightAxis]) -> None:
+        self.axes = list(axes)
+        self.starts = np.array([axis.start for axis in axes], dtype=np.int64)
+
+    def __call__(self, atoms: Atoms) -> WeightAxis | None:
+        if len(atoms) == 0 or atoms.min() < 0:
+            return None
+        found = np.unique(np.searchsorted(self.starts, atoms, side="right") - 1)
+        return self.axes[int(found[0])] if len(found) == 1 else None
+
+
+def involved(call: Any) -> Atoms:
+    """The atoms under the tensors of the last operator."""
+    layers = [_flat(layer) for labels in (call.labels if call else []) for layer in labels.layers]
+    return np.unique(np.concatenate(layers)) if layers else np.empty(0, np.int64)
+
+
+def output_shapes(out: Any) -> list[tuple[int, ...]]:
+    """The shapes of all tensors in an output."""
+    return [tuple(tensor.shape) for tensor in tree_iter(out) if isinstance(tensor, Tensor)]
+
+
+def _is_parameter(model: nn.Module, name: str) -> bool:
+    owner = model.get_submodule(name.rpartition(".")[0])
+    return name.rpartition(".")[2] in owner._parameters
+
+
+def _flat(layer: Tensor) -> Atoms:
+    array: Atoms = layer.reshape(-1).numpy()
+    return array

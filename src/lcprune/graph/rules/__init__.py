@@ -1,0 +1,21 @@
+"""What every operator does to labels: one short function per family, found by the operator's name.
+
+A rule that is missing is never guessed: the channels that an undescribed operator touches are frozen.
+"""
+
+from lcprune.graph.rules import contraction, creation, elementwise, movement, normalization, reduction, spatial
+from lcprune.graph.rules.table import Call, Rule, find_rule, rule
+
+__all__ = [
+    "Call",
+    "Rule",
+    "contraction",
+    "creation",
+    "elementwise",
+    "find_rule",
+    "movement",
+    "normalization",
+    "reduction",
+    "rule",
+    "spatial",
+]

@@ -1,0 +1,110 @@
+"""Element-wise operators: what meets stays or goes together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from lcprune.graph.labels import Labels, pad_rank, varying
+from lcprune.graph.rules.table import Call, Outcome, rule
+
+if TYPE_CHECKING:
+    from lcprune.graph.run import Run
+
+
+# Element-wise operators that torch does not tag as such.
+_UNTAGGED = (
+    "copy", "hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "log_sigmoid_forward", "mish", "relu6", "rrelu",
+    "rrelu_with_noise", "softplus", "softshrink", "hardshrink", "threshold", "_prelu_kernel", "prelu", "where", "fill",
+    "masked_fill", "zero", "addcmul", "addcdiv", "lerp", "clamp", "nan_to_num", "fake_quantize_per_tensor_affine",
+)  # fmt: skip
+
+
+@rule("lcprune::elementwise", *_UNTAGGED)
+def elementwise(run: Run, call: Call, out: Any) -> Outcome:
+    """Operands broadcast; layers along the same dimensions meet."""
+    result = out if isinstance(out, Tensor) else call.tensors[0]
+    if call.inplace:
+        _check_destination(run, call)
+    labels = combine(run, [tensor.shape for tensor in call.tensors], call.labels, result.ndim)
+    return labels if isinstance(out, Tensor) else [labels] * len(list(out))
+
+
+def combine(run: Run, shapes: Sequence[Sequence[int]], labels: Sequence[Labels], ndim: int) -> Labels:
+    """The labels of an element-wise combination of tensors of rank `ndim` or less."""
+    merged: list[tuple[Tensor, bool]] = []  # layer, and whether it labels weights alone
+    for label in labels:
+        mine = [pad_rank(layer, ndim) for layer in label.layers]
+        before = len(merged)
+        taken: set[int] = set()
+        for layer in mine:
+            partner = _partner(layer, merged[:before], taken)
+            if partner is None:
+                merged.append((layer, label.weight))
+                continue
+            taken.add(partner)
+            other, other_weight = merged[partner]
+            follower = None if other_weight == label.weight else int(label.weight)
+            merged[partner] = (run.meet(other, layer, follower), other_weight and label.weight)
+    for layer, _ in merged:
+        for shape, label in zip(shapes, labels, strict=True):
+            if not label.uniform and _unlabelled(shape, label, layer, ndim):
+                run.freeze(layer, "is combined with an axis of fixed size")
+    return Labels(
+        tuple(layer for layer, _ in merged),
+        uniform=all(label.uniform for label in labels),
+        weight=all(label.weight or label.uniform for label in labels),
+    )
+
+
+def _partner(layer: Tensor, others: list[tuple[Tensor, bool]], taken: set[int]) -> int | None:
+    """The layer to meet: one that varies along the same dimensions, else one that shares a dimension."""
+    mine = varying(layer)
+    shared = None
+    for position, (other, _) in enumerate(others):
+        if position in taken:
+            continue
+        theirs = varying(other)
+        if theirs == mine:
+            return position
+        if theirs & mine and shared is None:
+            shared = position
+    return shared
+
+
+def _unlabelled(shape: Sequence[int], label: Labels, layer: Tensor, ndim: int) -> bool:
+    """Whether a tensor of this shape is full-sized, but not labelled, where the layer varies."""
+    dims = varying(layer)
+    shift = ndim - len(shape)
+    full = {dim for dim in dims if dim >= shift and shape[dim - shift] > 1}
+    if not full:
+        return False
+    return not any(varying(pad_rank(own, ndim)) & dims for own in label.layers)
+
+
+def _check_destination(run: Run, call: Call) -> None:
+    """Writing labelled data in place into memory that has no labels: they cannot be followed from there."""
+    target, own = call.tensors[0], call.labels[0]
+    if call.name == "aten::copy_" or len(call.tensors) > 1:
+        known = {dim for layer in own.layers for dim in varying(layer)}
+        for labels in call.labels[1:]:
+            for layer in labels.layers:
+                if own.uniform or not varying(pad_rank(layer, target.ndim)) <= known:
+                    run.freeze(layer, "is written in place into memory that other operators share")
+        if not all(labels.uniform for labels in call.labels[1:]):
+            run.wrote(target)
+
+
+@rule("glu", "glu_jvp")
+def glu(run: Run, call: Call, out: Any) -> Outcome:
+    """The halves of an axis are multiplied with one another."""
+    dim = call.arg(1, "dim", -1) % call.input.ndim
+    layers = []
+    for layer in call.labels[0].layers:
+        if layer.shape[dim] > 1:
+            first, second = layer.chunk(2, dim)
+            layer = run.meet(first, second)
+        layers.append(layer)
+    return call.labels[0].moved(layers)

@@ -1,0 +1,257 @@
+"""Operators that only move data: they are run on the labels themselves, so the labels cannot be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+
+from lcprune.graph.labels import Labels, pad_rank, reshape_layer, squeeze_constant, squeeze_strides, varying
+from lcprune.graph.rules.elementwise import combine
+from lcprune.graph.rules.table import Call, Outcome, rule
+
+if TYPE_CHECKING:
+    from lcprune.graph.run import Run
+
+
+@rule(
+    *("alias", "clone", "contiguous", "detach", "lift_fresh", "lift_fresh_copy", "_to_copy", "to"),
+    *("dropout", "native_dropout", "resolve_conj", "view_as_real", "positive", "_conj"),
+)
+def identity(run: Run, call: Call, out: Any) -> Outcome:
+    """Nothing moves."""
+    return call.labels[0]
+
+
+@rule(
+    *("diagonal", "expand", "movedim", "narrow", "permute", "select", "slice", "squeeze", "t", "transpose"),
+    *("unfold", "unsqueeze", "unbind", "split", "split_with_sizes", "chunk", "tensor_split"),
+)
+def view_op(run: Run, call: Call, out: Any) -> Outcome:
+    """Run on a label tensor spread out with stride 0: no copy is made, and constant dimensions are seen at once."""
+    count = len([tensor for tensor in tree_iter(out) if isinstance(tensor, Tensor)])
+    layers: list[list[Tensor]] = [[] for _ in range(count)]
+    for layer in call.labels[0].layers:
+        spread = layer.expand(call.input.shape)
+        moved = call.func(spread, *call.args[1:], **call.kwargs)
+        parts = [moved] if isinstance(moved, Tensor) else list(moved)
+        for own, part in zip(layers, parts, strict=True):
+            own.append(squeeze_strides(part))
+        _report_parts(run, call, layer, parts)
+    return [call.labels[0].moved(own) for own in layers]
+
+
+def _report_parts(run: Run, call: Call, layer: Tensor, parts: list[Tensor]) -> None:
+    """Equal parts of a labelled axis: units at the same offset go together, unless a trial says otherwise."""
+    name = call.name.removeprefix("aten::")
+    if name in ("split", "split_with_sizes", "chunk", "tensor_split") and len(parts) > 1:
+        dim = call.arg(2, "dim", 0) % call.input.ndim
+        if layer.shape[dim] > 1 and len({part.shape[dim] for part in parts}) == 1:
+            run.split(torch.stack([squeeze_strides(part) for part in parts]), sides=1)
+    elif name == "slice":
+        dim = call.arg(1, "dim", 0) % call.input.ndim
+        start = call.arg(2, "start") or 0
+        if layer.shape[dim] > 1:
+            start = start + layer.shape[dim] if start < 0 else start
+            run.slice(layer, dim, start, squeeze_strides(parts[0]))
+
+
+@rule("as_strided", "as_strided_copy", "resize", "set")
+def as_strided(run: Run, call: Call, out: Any) -> Outcome:
+    """Only another memory layout of the same shape can be followed."""
+    if tuple(out.shape) == tuple(call.input.shape) and call.input.numel() == out.numel() and call.inplace:
+        return call.labels[0]
+    for layer in call.labels[0].layers:
+        run.freeze(layer, f"operator {call.name} is not described")
+    return Labels(weight=call.weight)
+
+
+@rule("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy")
+def view(run: Run, call: Call, out: Any) -> Outcome:
+    """Merged dimensions are laid out; a dimension that is split leaves a grid."""
+    layers = []
+    for layer in call.labels[0].layers:
+        moved, blocks = reshape_layer(layer, call.input.shape, out.shape)
+        for block in blocks:
+            grid = [dim for dim in block if moved.shape[dim] > 1]
+            if len(grid) > 1:
+                rest = [dim for dim in range(moved.ndim) if dim not in grid]
+                sides = [moved.shape[dim] for dim in grid]
+                run.split(moved.permute(*grid, *rest).reshape([*sides, -1]), sides=len(sides))
+        layers.append(moved)
+    return call.labels[0].moved(layers)
+
+
+@rule("flip")
+def flip(run: Run, call: Call, out: Any) -> Outcome:
+    """Reversed along some dimensions."""
+    return call.labels[0].moved([layer.flip(call.args[1]) for layer in call.labels[0].layers])
+
+
+@rule("roll")
+def roll(run: Run, call: Call, out: Any) -> Outcome:
+    """Shifted along some dimensions; without dimensions, along the flattened tensor."""
+    dims = call.arg(2, "dims", [])
+    layers = []
+    for layer in call.labels[0].layers:
+        if not dims:
+            layer = squeeze_constant(layer.expand(call.input.shape).roll(call.args[1]))
+        else:
+            layer = layer.roll(call.args[1], dims)
+        layers.append(layer)
+    return call.labels[0].moved(layers)
+
+
+@rule("repeat", "tile")
+def repeat(run: Run, call: Call, out: Any) -> Outcome:
+    """Copies side by side; where the labels are constant they stay so."""
+    layers = []
+    for layer in call.labels[0].layers:
+        layer = pad_rank(layer, out.ndim)
+        times = [count if length > 1 else 1 for count, length in zip(call.args[1], layer.shape, strict=True)]
+        layers.append(layer.repeat(times))
+    return call.labels[0].moved(layers)
+
+
+@rule(
+    *("pixel_shuffle", "pixel_unshuffle", "native_channel_shuffle", "channel_shuffle", "im2col"),
+    *("repeat_interleave", "rot90", "tril", "triu"),
+)
+def rearrange(run: Run, call: Call, out: Any) -> Outcome:
+    """Anything else that copies elements to other places: run in full on one sample's labels."""
+    layers = []
+    for layer in call.labels[0].layers:
+        keep_batch = layer.shape[0] > 1 or layer.ndim <= 2
+        shape = list(call.input.shape)
+        if not keep_batch:
+            shape[0] = 1
+        spread = layer.expand(shape)
+        # Labels are integers, and im2col pads with 0: shift them so that padding is not mistaken for an atom.
+        moved = call.func((spread + 1).double() if call.name == "aten::im2col" else spread, *call.args[1:])
+        if call.name == "aten::im2col":
+            moved = _centre_of_patches(moved, call)
+        layers.append(squeeze_constant(moved))
+    return call.labels[0].moved(layers)
+
+
+def _centre_of_patches(moved: Tensor, call: Call) -> Tensor:
+    """Per patch position, the atom that is there somewhere in space (padding aside)."""
+    return moved.amax(dim=-1, keepdim=True).long() - 1
+
+
+@rule("cat", "concat", "concatenate")
+def cat(run: Run, call: Call, out: Any) -> Outcome:
+    """Layers along the dimension are strung together; the others meet."""
+    tensors = [tensor for tensor in call.args[0] if tensor.numel() or tensor.ndim == out.ndim]
+    dim = call.arg(1, "dim", 0) % out.ndim
+    labels = [call.labels_of(tensor) for tensor in tensors]
+    return _concatenate(run, [tensor.shape for tensor in tensors], labels, dim)
+
+
+@rule("stack")
+def stack(run: Run, call: Call, out: Any) -> Outcome:
+    """A new dimension, then as `cat`."""
+    dim = call.arg(1, "dim", 0) % out.ndim
+    labels = [call.labels_of(tensor) for tensor in call.args[0]]
+    labels = [label.moved([layer.unsqueeze(dim) for layer in label.layers]) for label in labels]
+    shapes = [[*tensor.shape[:dim], 1, *tensor.shape[dim:]] for tensor in call.args[0]]
+    return _concatenate(run, shapes, labels, dim)
+
+
+def _concatenate(run: Run, shapes: Sequence[Sequence[int]], labels: list[Labels], dim: int) -> Labels:
+    lengths, ndim = [shape[dim] for shape in shapes], len(shapes[0])
+    along = [[layer for layer in label.layers if _belongs(layer, length, dim)] for label, length in zip(labels, lengths, strict=True)]
+    across = [
+        label.moved([layer for layer in label.layers if not _belongs(layer, length, dim)])
+        for label, length in zip(labels, lengths, strict=True)
+    ]
+    layers: list[Tensor] = []
+    if any(along) and len(shapes) > 1:
+        pieces = []
+        for label, own, length in zip(labels, along, lengths, strict=True):
+            if own:
+                pieces.append(own[0])
+                for extra in own[1:]:
+                    run.freeze(extra, "is concatenated along an axis that it shares")
+            else:
+                atoms = run.phantom(length, "" if label.uniform else "is concatenated with an axis of fixed size")
+                pieces.append(atoms.reshape([length if d == dim else 1 for d in range(ndim)]))
+        shape = [max(piece.shape[d] for piece in pieces) for d in range(ndim)]
+        spread = []
+        for piece, length in zip(pieces, lengths, strict=True):
+            target = list(shape)
+            target[dim] = length
+            spread.append(piece.expand(target))
+        layers.append(torch.cat(spread, dim))
+    elif any(along):
+        layers += along[0]
+    heads = [[*shape[:dim], 1, *shape[dim + 1 :]] for shape in shapes]
+    rest = combine(run, heads, across, ndim)
+    return Labels(tuple(layers) + rest.layers, rest.uniform and not layers, rest.weight)
+
+
+def _belongs(layer: Tensor, length: int, dim: int) -> bool:
+    """Whether a layer says which atoms lie along `dim`: it varies there, or it is one channel taken out."""
+    return layer.shape[dim] > 1 or (length == 1 and not varying(layer))
+
+
+@rule("constant_pad_nd")
+def constant_pad(run: Run, call: Call, out: Any) -> Outcome:
+    """Padding of a labelled axis: channels without a weight behind them."""
+    pads = list(call.args[1])
+    layers = []
+    for layer in call.labels[0].layers:
+        for position in range(len(pads) // 2):
+            dim = layer.ndim - 1 - position
+            before, after = pads[2 * position], pads[2 * position + 1]
+            if layer.shape[dim] == 1 or (before == 0 and after == 0):
+                continue
+            if before < 0 or after < 0:
+                layer = layer.narrow(dim, max(0, -before), layer.shape[dim] + min(0, before) + min(0, after))
+            pieces = [layer]
+            for amount, place in ((before, 0), (after, len(pieces))):
+                if amount > 0:
+                    atoms = run.phantom(amount).reshape([amount if d == dim else 1 for d in range(layer.ndim)])
+                    target = list(layer.shape)
+                    target[dim] = amount
+                    pieces.insert(place if place == 0 else len(pieces), atoms.expand(target))
+            layer = torch.cat(pieces, dim)
+        layers.append(layer)
+    return call.labels[0].moved(layers)
+
+
+@rule("index", "index_select", "gather", "embedding", "take", "take_along_dim")
+def index(run: Run, call: Call, out: Any) -> Outcome:
+    """Positions chosen by numbers kept elsewhere: a labelled axis that is indexed cannot be cut."""
+    if call.name == "aten::index":
+        return _index(run, call, out)
+    source = call.args[1] if call.name == "aten::index_select" else 0
+    layers = []
+    for label in call.labels:
+        for layer in label.layers:
+            if call.name == "aten::index_select" and layer.shape[source] == 1:
+                layers.append(layer)
+            elif call.name == "aten::embedding" and layer.shape[0] == 1:
+                layers.append(layer.reshape([1] * (out.ndim - 1) + [-1]))
+            else:
+                run.freeze(layer, f"is chosen by position ({call.name.removeprefix('aten::')})")
+    return call.labels[0].moved(layers)
+
+
+def _index(run: Run, call: Call, out: Any) -> Outcome:
+    indices = list(call.args[1])
+    dims = [dim for dim, chosen in enumerate(indices) if chosen is not None]
+    ranks = [chosen.ndim for chosen in indices if chosen is not None]
+    contiguous = dims == list(range(dims[0], dims[-1] + 1))
+    boolean = any(chosen is not None and chosen.dtype in (torch.bool, torch.uint8) for chosen in indices)
+    layers = []
+    for layer in call.labels[0].layers:
+        if boolean or not contiguous or any(layer.shape[dim] > 1 for dim in dims):
+            run.freeze(layer, "is chosen by position (index)")
+            continue
+        shape = list(layer.shape)
+        layers.append(layer.reshape(shape[: dims[0]] + [1] * max(ranks) + shape[dims[-1] + 1 :]))
+    return Labels(tuple(layer for layer in layers if layer.ndim == out.ndim), weight=call.labels[0].weight)

@@ -1,0 +1,119 @@
+"""The table of operator rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Union
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+
+from lcprune.graph.labels import Labels
+
+if TYPE_CHECKING:
+    from lcprune.graph.run import Run
+
+
+class Call:
+    """One executed operator with the labels of its tensors.
+
+    Args:
+        func: the operator.
+        args: positional arguments.
+        kwargs: named arguments.
+        labels_of: gives a tensor's labels.
+    """
+
+    def __init__(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], labels_of: Callable[[Tensor], Labels]
+    ) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.tensors = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
+        self.labels = [labels_of(tensor) for tensor in self.tensors]
+        self.labels_of = labels_of
+        self.labelled = any(labels.layers for labels in self.labels)
+        self.uniform = all(labels.uniform for labels in self.labels)
+        self.weight = bool(self.tensors) and all(labels.weight or labels.uniform for labels in self.labels)
+
+    @property
+    def name(self) -> str:
+        """The operator's name, e.g. `aten::add_`."""
+        return str(self.func._schema.name)
+
+    @property
+    def inplace(self) -> bool:
+        """Whether the operator writes into its first argument."""
+        return self.name.endswith("_") and not self.name.endswith("__")
+
+    def arg(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument, wherever it was given."""
+        return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
+
+    @property
+    def input(self) -> Tensor:
+        """The first argument."""
+        tensor: Tensor = self.args[0] if self.args else self.kwargs["self"]
+        return tensor
+
+
+Outcome = Union[Labels, Sequence[Labels], None]
+Apply = Callable[["Run", Call, Any], Outcome]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operator treats labels.
+
+    Attributes:
+        apply: gives the labels of the outputs.
+        mixes: elements along an axis influence one another (normalisation, reduction).
+        contracts: an axis of the inputs is summed against a weight.
+        always: apply even if no input has labels.
+    """
+
+    apply: Apply
+    mixes: bool = False
+    contracts: bool = False
+    always: bool = False
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def rule(
+    *names: str, mixes: bool = False, contracts: bool = False, always: bool = False
+) -> Callable[[Apply], Apply]:
+    """Register a rule for operators by name; in-place variants are found by the same name."""
+
+    def register(apply: Apply) -> Apply:
+        for name in names:
+            full = name if "::" in name else f"aten::{name}"
+            if full in _RULES:
+                raise ValueError(f"operator {full} has a rule already")
+            _RULES[full] = Rule(apply, mixes, contracts, always)
+        return apply
+
+    return register
+
+
+@lru_cache(maxsize=None)
+def find_rule(func: Any) -> Rule:
+    """The rule of an operator: by name, by being element-wise, or the one that freezes."""
+    name = str(func._schema.name)
+    for candidate in (name, name.removesuffix("_")):
+        if candidate in _RULES:
+            return _RULES[candidate]
+    if torch.Tag.pointwise in func.tags:
+        return _RULES["lcprune::elementwise"]
+    return _RULES["lcprune::unknown"]
+
+
+@rule("lcprune::unknown")
+def _unknown(run: Run, call: Call, out: Any) -> Outcome:
+    for labels in call.labels:
+        for layer in labels.layers:
+            run.freeze(layer, f"operator {call.name} is not described")
+    return Labels(weight=call.weight)

@@ -1,0 +1,199 @@
+"""Running a network on labels: a dispatch mode that carries `Labels` beside every tensor.
+
+The network runs on `meta` tensors (shapes without data), so a run takes milliseconds. Every operator that is
+executed is looked up in the table of rules; what a rule says about labels goes to the methods below, which
+`Discover` (find what depends on what), `Replay` (check a cut network) and `Silence` (the reference for `verify`)
+each answer in their own way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from lcprune.graph.labels import PLAIN, Labels
+from lcprune.graph.rules import Call, Rule, find_rule
+
+_LABELS = "_lcprune_labels"
+
+
+class Run(TorchDispatchMode):
+    """One forward pass with labels.
+
+    Args:
+        model: the network to run, on any device; `meta` for shapes only.
+        weights: labels of parameters and buffers, by name.
+    """
+
+    def __init__(self, model: nn.Module, weights: Mapping[str, Labels]) -> None:
+        super().__init__()
+        self.model = model
+        self.operations = 0
+        self.call: Call | None = None
+        self.module_names = {id(module): name for name, module in model.named_modules()}
+        self.stack: list[str] = []
+        self._written: set[int] = set()
+        for name, tensor in named_tensors(model):
+            if name in weights:
+                setattr(tensor, _LABELS, weights[name])
+
+    def forward(self, args: tuple[Any, ...]) -> Any:
+        """Run the network and return its output."""
+        with torch.no_grad(), _plain_attention(), self._module_hooks(), self:
+            return self.model(*args)
+
+    # -- what a rule can say; each kind of run answers in its own way -------------------------------------------
+
+    def meet(self, a: Tensor, b: Tensor, follower: int | None = None) -> Tensor:
+        """Elements under `a` and `b` are combined: they must stay or go together.
+
+        Args:
+            a: a layer.
+            b: a layer of the same rank; the two broadcast.
+            follower: 0 for `a` or 1 for `b` if it labels a weight that can take its positions in the other's order.
+
+        Returns:
+            The layer of the combination.
+        """
+        a, b = torch.broadcast_tensors(a, b)
+        return torch.where(a < 0, b, a)
+
+    def tie(self, layer: Tensor, dims: Sequence[int]) -> Tensor:
+        """All elements along `dims` must stay or go together; the layer without these dimensions' variation."""
+        for dim in dims:
+            layer = layer.narrow(dim, 0, 1)
+        return layer
+
+    def freeze(self, layer: Tensor, reason: str) -> None:
+        """The elements under `layer` must stay."""
+
+    def phantom(self, length: int, reason: str = "") -> Tensor:
+        """New atoms without a weight behind them; a reason means that they must stay."""
+        return torch.full((length,), -1, dtype=torch.int64)
+
+    def split(self, grid: Tensor, sides: int) -> None:
+        """An axis was laid out as a grid with `sides` sides; with one side, as equal parts side by side."""
+
+    def slice(self, layer: Tensor, dim: int, start: int, part: Tensor) -> None:
+        """`part` was sliced out of `layer` along `dim`."""
+
+    def mix(self, layer: Tensor, dims: Sequence[int]) -> None:
+        """Elements along `dims` influence one another, so that removing is not the same as zeroing."""
+
+    def contraction(self, weight: Labels, shape: Sequence[int], dims: tuple[int, int], positions: int) -> None:
+        """A convolution or linear layer: `positions` times the product of the weight's shape, rows first."""
+
+    def use_groups(self, layer: Tensor) -> None:
+        """A convolution or normalisation whose number of groups is the length of `layer`."""
+
+    # -- dispatch -----------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.operations += 1
+        rule = find_rule(func)
+        call = self.call = self.prepare(Call(func, args, kwargs or {}, self.labels_of))
+        out = self.execute(call, rule)
+        if call.labelled or rule.always:
+            self.attach(out, rule.apply(self, call, out))
+        elif call.tensors:
+            self.attach(out, Labels(uniform=call.uniform, weight=call.weight))
+        self.after(call, out)
+        return out
+
+    def prepare(self, call: Call) -> Call:
+        """Constants that the code keeps elsewhere join a network that runs on shapes alone."""
+        places = {tensor.device.type for tensor in call.tensors}
+        if "meta" not in places or len(places) == 1:
+            return call
+        args, kwargs = tree_map_only(Tensor, _to_meta, (call.args, call.kwargs))
+        return Call(call.func, args, kwargs, self.labels_of)
+
+    def execute(self, call: Call, rule: Rule) -> Any:
+        """Run the operator itself."""
+        return call.func(*call.args, **call.kwargs)
+
+    def after(self, call: Call, out: Any) -> None:
+        """The operator has run and its outputs have their labels."""
+
+    def labels_of(self, tensor: Tensor) -> Labels:
+        """The labels of a tensor; a constant of one element is uniform, any other unknown tensor is not."""
+        labels: Labels | None = getattr(tensor, _LABELS, None)
+        if labels is None:
+            return Labels(uniform=True) if tensor.numel() == 1 else PLAIN
+        if labels.uniform and self._written and tensor.untyped_storage()._cdata in self._written:
+            return PLAIN
+        return labels
+
+    def attach(self, out: Any, labels: Labels | Sequence[Labels] | None) -> None:
+        """Give the outputs of an operator their labels."""
+        if labels is None:
+            return
+        if isinstance(out, Tensor):
+            setattr(out, _LABELS, labels if isinstance(labels, Labels) else labels[0])
+            return
+        tensors = [tensor for tensor in tree_iter(out) if isinstance(tensor, Tensor)]
+        each = [labels] * len(tensors) if isinstance(labels, Labels) else labels
+        for tensor, label in zip(tensors, each, strict=False):
+            if all(layer.ndim == tensor.ndim for layer in label.layers):
+                setattr(tensor, _LABELS, label)
+
+    def wrote(self, tensor: Tensor) -> None:
+        """Something was written in place into `tensor`: memory that it shares is no longer uniform."""
+        self._written.add(tensor.untyped_storage()._cdata)
+
+    @property
+    def module(self) -> str:
+        """Name of the module that is running."""
+        return self.stack[-1] if self.stack else ""
+
+    @contextlib.contextmanager
+    def _module_hooks(self) -> Iterator[None]:
+        def enter(module: nn.Module, args: Any) -> None:
+            self.stack.append(self.module_names.get(id(module), self.module))
+
+        def leave(module: nn.Module, args: Any, out: Any) -> None:
+            self.stack.pop()
+
+        self.stack.append("")
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(enter),
+            nn.modules.module.register_module_forward_hook(leave),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _to_meta(tensor: Tensor) -> Tensor:
+    if tensor.device.type == "meta":
+        return tensor
+    moved = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    if hasattr(tensor, _LABELS):
+        setattr(moved, _LABELS, getattr(tensor, _LABELS))
+    return moved
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers, each once, under the first of its names."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention as matrix products, so that every channel can be followed through it."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

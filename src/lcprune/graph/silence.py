@@ -1,0 +1,141 @@
+"""The reference for `verify`: the uncut network with removed channels silenced where they are consumed.
+
+At every convolution and matrix product the removed channels of the input are set to zero, so that whatever they
+carry (a batch-norm bias, sigmoid(0) = 0.5) has no effect. Where channels influence one another in other ways
+(normalisation, reduction or softmax over channels) zero is not the same as absent: there the operator is run on
+the kept channels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from lcprune.graph.labels import Labels, varying
+from lcprune.graph.rules import Call, Rule
+from lcprune.graph.run import Run, named_tensors
+
+
+class Silence(Run):
+    """Run the uncut network on real data with some channels silenced.
+
+    Args:
+        model: the uncut network, on the CPU.
+        kept: weight name -> dimension -> kept positions.
+    """
+
+    def __init__(self, model: nn.Module, kept: Mapping[str, Mapping[int, NDArray[np.int64]]]) -> None:
+        weights: dict[str, Labels] = {}
+        gone: list[Tensor] = []
+        start = 0
+        for name, tensor in named_tensors(model):
+            layers = []
+            for dim, length in enumerate(tensor.shape):
+                if length > 1:
+                    shape = [length if d == dim else 1 for d in range(tensor.ndim)]
+                    layers.append(torch.arange(start, start + length).reshape(shape))
+                    removed = torch.zeros(length, dtype=torch.bool)
+                    if dim in kept.get(name, {}):
+                        removed[:] = True
+                        removed[torch.from_numpy(kept[name][dim])] = False
+                    gone.append(removed)
+                    start += length
+            weights[name] = Labels(tuple(layers), weight=True)
+        super().__init__(model, weights)
+        # The last entry answers for phantoms, whose label is -1: padding stays.
+        self.gone = torch.cat([*gone, torch.zeros(1, dtype=torch.bool)])
+        self.mixed: set[str] = set()
+
+    def execute(self, call: Call, rule: Rule) -> Any:
+        if rule.contracts and call.labelled:
+            args, kwargs = tree_map_only(Tensor, self._silenced, (call.args, call.kwargs))
+            out = call.func(*args, **kwargs)
+        else:
+            out = call.func(*call.args, **call.kwargs)
+        if (rule.mixes or (rule.contracts and self._along_space(call))) and call.labelled:
+            self._without(call, out)
+        return out
+
+    def _silenced(self, tensor: Tensor) -> Tensor:
+        labels = self.labels_of(tensor)
+        if labels.weight:
+            return tensor
+        for layer in labels.layers:
+            removed = self.gone[layer]
+            if bool(removed.any()):
+                tensor = tensor.masked_fill(removed.expand(tensor.shape), 0)
+        return tensor
+
+    def _along_space(self, call: Call) -> bool:
+        """Channels laid along the space of a convolution (ECA)."""
+        return "convolution" in call.name and any(varying(layer) and min(varying(layer)) > 1 for layer in call.labels[0].layers)
+
+    def _kept(self, tensor: Tensor) -> dict[int, Tensor]:
+        """Per dimension along which channels are removed, the positions that stay."""
+        result = {}
+        for layer in self.labels_of(tensor).layers:
+            dims = varying(layer)
+            if len(dims) == 1:
+                dim = next(iter(dims))
+                stays = ~self.gone[layer.reshape(-1)]
+                if not bool(stays.all()):
+                    result[dim] = stays.nonzero().reshape(-1)
+        return result
+
+    def _without(self, call: Call, out: Any) -> None:
+        """Run the operator on the kept channels and put the result in their places."""
+        if not any(self._kept(tensor) for tensor in call.tensors):
+            return
+
+        def shorten(tensor: Tensor) -> Tensor:
+            for dim, index in self._kept(tensor).items():
+                tensor = tensor.index_select(dim, index)
+            return tensor
+
+        args, kwargs = tree_map_only(Tensor, shorten, (call.args, call.kwargs))
+        small = call.func(*_resized(call, args), **kwargs)
+        first, first_small = (out, small) if isinstance(out, Tensor) else (out[0], small[0])
+        before = first.clone()
+        x, index = call.tensors[0], self._kept(call.tensors[0])
+        if first.shape == x.shape:  # normalisation: same places
+            target = first
+            if len(index) == 1:
+                dim, positions = next(iter(index.items()))
+                target.index_copy_(dim, positions, first_small)
+            elif index:
+                grid = torch.meshgrid(
+                    *[index.get(d, torch.arange(n)) for d, n in enumerate(target.shape)], indexing="ij"
+                )
+                target[grid] = first_small
+        elif first.shape == first_small.shape:  # the axis was reduced away
+            first.copy_(first_small)
+        else:
+            self._scatter(call, first, first_small, index)
+        if not torch.allclose(before, first, rtol=1e-9, atol=1e-30, equal_nan=True):
+            self.mixed.add(self.module)
+
+    def _scatter(self, call: Call, full: Tensor, small: Tensor, index: Mapping[int, Tensor]) -> None:
+        """Some axes were reduced, others are shorter: find the shorter ones by their length."""
+        free = {n: positions for d, positions in index.items() for n in [call.tensors[0].shape[d]]}
+        for dim in range(full.ndim):
+            if full.shape[dim] != small.shape[dim]:
+                full.index_copy_(dim, free[full.shape[dim]], small)
+                return
+
+
+def _resized(call: Call, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers among the arguments that name the length of the channel axis."""
+    changed = list(args)
+    if call.name == "aten::native_group_norm":
+        changed[4] = args[0].shape[1]
+        if changed[6] == call.args[0].shape[1]:
+            changed[6] = args[0].shape[1]
+    elif call.name in ("aten::native_layer_norm", "aten::_fused_rms_norm", "aten::rms_norm"):
+        changed[1] = list(args[0].shape[args[0].ndim - len(args[1]) :])
+    return tuple(changed)

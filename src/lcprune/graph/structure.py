@@ -1,0 +1,187 @@
+"""Everything that a trace knows, and how a selection becomes cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from lcprune.graph.discover import Atoms, Discover, WeightAxis
+from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved, output_shapes
+from lcprune.graph.resolve import Units
+from lcprune.graph.run import Run
+from lcprune.surgery import AttributeChange, cut
+
+_PASSES = 4  # one to see the order, one to confirm it, and room for an order that depends on another
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeTie:
+    """An integer that a module keeps and that is the length of an axis.
+
+    Attributes:
+        module: the module's name.
+        attribute: the attribute's name.
+        index: position inside a list or tuple, or None.
+        old: its value in the uncut network.
+        atoms: what lies along the axis.
+    """
+
+    module: str
+    attribute: str
+    index: int | None
+    old: int
+    atoms: Atoms
+
+
+class TrialError(Exception):
+    """A cut network does not run, or does not compute what it should.
+
+    Args:
+        message: what went wrong.
+        operations: how many operators ran before.
+        stack: the modules that were running, outermost first.
+        atoms: the atoms that were involved.
+    """
+
+    def __init__(self, message: str, operations: int, stack: Sequence[str], atoms: Atoms) -> None:
+        super().__init__(message)
+        self.operations, self.stack, self.atoms = operations, tuple(stack), atoms
+
+
+@dataclass(eq=False)
+class Structure:
+    """A traced network, ready to be cut.
+
+    Attributes:
+        skeleton: the network without data.
+        inputs: example inputs for it.
+        outputs: shapes of its outputs.
+        discovered: the first run.
+        pairs: which atoms met.
+        units: atoms sorted into units; replaced while trials go on.
+        ties: integers that follow a cut.
+        natural: every weight keeps the order of its positions, whatever is cut.
+    """
+
+    skeleton: nn.Module
+    inputs: tuple[Any, ...]
+    outputs: list[tuple[int, ...]]
+    discovered: Discover
+    pairs: Pairs
+    units: Units
+    ties: list[AttributeTie] = field(default_factory=list)
+    natural: bool = True
+
+    @property
+    def axes(self) -> list[WeightAxis]:
+        """All dimensions of all weights."""
+        return self.discovered.axes
+
+    def keeps(self, kept: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+        """Per atom (phantoms last), whether it stays.
+
+        Args:
+            kept: per group, the units that stay.
+        """
+        gone = np.zeros(len(self.units.unit_class), dtype=bool)
+        for classes, own in zip(self.units.classes, kept, strict=True):
+            stays = np.zeros(len(classes), dtype=bool)
+            stays[own] = True
+            gone[classes[~stays]] = True
+        return ~gone[self.units.unit_class]
+
+    def natural_order(self, keeps: NDArray[np.bool_]) -> Order:
+        """Kept atoms of every weight axis, in the order of the uncut network."""
+        order: Order = {}
+        for axis in self.axes:
+            stays = keeps[axis.start : axis.start + axis.length]
+            order[axis.weight, axis.dim] = axis.start + np.flatnonzero(stays)
+        return order
+
+    def changes(self, keeps: NDArray[np.bool_], ties: Sequence[AttributeTie] | None = None) -> list[AttributeChange]:
+        """The integers that follow a cut."""
+        result = []
+        for tie in self.ties if ties is None else ties:
+            new = tie.old - int((~keeps[self.units.position(tie.atoms)]).sum())
+            if new != tie.old:
+                result.append(AttributeChange(tie.module, tie.attribute, tie.index, tie.old, new))
+        return result
+
+    def cuts(self, order: Order) -> dict[str, dict[int, NDArray[np.int64]]]:
+        """Weight -> dimension -> kept positions, for every dimension that is not left as it is."""
+        result: dict[str, dict[int, NDArray[np.int64]]] = {}
+        for axis in self.axes:
+            index = order[axis.weight, axis.dim] - axis.start
+            if len(index) != axis.length or not np.array_equal(index, np.arange(axis.length)):
+                result.setdefault(axis.weight, {})[axis.dim] = index
+        return result
+
+    def order(self, kept: Sequence[NDArray[np.int64]], ties: Sequence[AttributeTie] | None = None) -> Order:
+        """The order in which every weight must hold its kept positions, found by running the cut network.
+
+        An axis of one channel cannot be told from an axis that is broadcast, so where one channel is left the labels
+        are followed with two, and the network with one is run on shapes.
+
+        Args:
+            kept: per group, the units that stay.
+            ties: integers that follow the cut; those of the structure if None.
+
+        Raises:
+            TrialError: if there is none, or the cut network does not run.
+        """
+        wider = self._widen(kept)
+        order = self._replay(self.keeps(wider), ties)
+        if wider is kept:
+            return order
+        keeps = self.keeps(kept)
+        order = {key: atoms[keeps[atoms]] for key, atoms in order.items()}
+        run = Run(cut(self.skeleton, self.cuts(order), self.changes(keeps, ties)), {})
+        self._check(run)
+        return order
+
+    def _widen(self, kept: Sequence[NDArray[np.int64]]) -> Sequence[NDArray[np.int64]]:
+        """One more unit for the groups that leave a single channel on some axis."""
+        keeps = self.keeps(kept)
+        short: set[int] = set()
+        for axis in self.axes:
+            atoms = slice(axis.start, axis.start + axis.length)
+            if int(keeps[atoms].sum()) == 1:
+                short |= set(self.units.group_of[atoms].tolist()) - {-1}
+        if not short:
+            return kept
+        wider = list(kept)
+        for group in short:
+            size = self.units.groups[group].size
+            rest = np.setdiff1d(np.arange(size), kept[group])
+            wider[group] = np.sort(np.append(kept[group], rest[:1]))
+        return wider
+
+    def _replay(self, keeps: NDArray[np.bool_], ties: Sequence[AttributeTie] | None) -> Order:
+        order = self.natural_order(keeps)
+        changes = self.changes(keeps, ties)
+        for _ in range(_PASSES):
+            run = Replay(cut(self.skeleton, self.cuts(order), changes), self.axes, order, self.pairs)
+            self._check(run)
+            if not run.wanted:
+                return order
+            order = {**order, **run.wanted}
+        raise TrialError("no order of channels fits", run.operations, [""], np.empty(0, np.int64))
+
+    def _check(self, run: Run) -> None:
+        try:
+            out = run.forward(self.inputs)
+        except Mismatch as error:
+            raise TrialError(str(error), run.operations, run.stack, error.atoms) from error
+        except Exception as error:
+            raise TrialError(_first_line(error), run.operations, run.stack, involved(run.call)) from error
+        if output_shapes(out) != self.outputs:
+            raise TrialError("the output changes its shape", run.operations, [""], np.empty(0, np.int64))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

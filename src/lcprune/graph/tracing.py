@@ -1,0 +1,190 @@
+"""From a model to its `ChannelGraph`."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.utils._pytree import tree_iter
+
+from lcprune.cost import Cost, Term
+from lcprune.errors import TraceError
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.graph.discover import Atoms, Discover
+from lcprune.graph.replay import Pairs, output_shapes
+from lcprune.graph.resolve import axis_roles, resolve
+from lcprune.graph.skeleton import inputs_to, skeleton, unwrap
+from lcprune.graph.structure import AttributeTie, Structure
+from lcprune.graph.trial import Trials
+
+
+def trace(
+    model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Module] = ()
+) -> ChannelGraph:
+    """Find out how the channels of a network depend on one another.
+
+    Args:
+        model: any network that runs on `example_inputs`; it is not changed. `DataParallel` and `torch.compile`
+            wrappers are looked through.
+        example_inputs: a tensor, or a tuple of the arguments of `forward`. Costs are for one sample of it.
+        ignore: modules, or names or patterns (`"head"`, `"layer4.*"`) of modules and weights, that must not shrink.
+
+    Returns:
+        The graph: groups of units that can go, costs, and what is frozen and why.
+
+    Raises:
+        TraceError: if the network cannot be run or has nothing to prune.
+    """
+    if not isinstance(model, nn.Module):
+        raise TraceError(f"a torch.nn.Module is needed, not {type(model).__name__}")
+    inner = unwrap(model)
+    args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    if not any(isinstance(value, Tensor) for value in tree_iter(args)):
+        raise TraceError("example_inputs holds no tensor; give the arguments of forward() as a tensor or a tuple")
+    structure = _structure(inner, args)
+    if not structure.discovered.contractions:
+        raise TraceError(
+            "no convolution or linear layer with a weight was run; quantised networks keep packed weights that "
+            "cannot be cut: prune first, quantise afterwards"
+        )
+    ignored = _ignored(inner, structure.discovered, ignore)
+    structure.ties = list(_plain_ties(structure))
+    Trials(structure, ignored).run()
+    structure.ties = [tie for tie in structure.ties if (structure.units.group_of[structure.units.position(tie.atoms)] >= 0).any()]
+    return ChannelGraph(
+        model=inner,
+        example_inputs=args,
+        groups=structure.units.groups,
+        cost=_cost(structure, args),
+        frozen=_frozen(structure),
+        mixing=_mixing(structure),
+        structure=structure,
+    )
+
+
+def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
+    """Run on shapes alone; if the code looks at values, on the CPU with data."""
+    try:
+        return _discover(skeleton(model), inputs_to(args, "meta"))
+    except TraceError:
+        raise
+    except Exception as on_shapes:
+        try:
+            return _discover(skeleton(model, real=True), inputs_to(args, "cpu"))
+        except TraceError:
+            raise
+        except Exception as error:
+            raise TraceError(
+                f"{type(model).__name__} cannot be run on the example inputs: {error} "
+                f"(on shapes alone: {on_shapes}); check their number, shape and dtype"
+            ) from error
+
+
+def _discover(bones: nn.Module, args: tuple[Any, ...]) -> Structure:
+    run = Discover(bones)
+    out = run.forward(args)
+    return Structure(bones, args, output_shapes(out), run, Pairs(run), resolve(run))
+
+
+def _plain_ties(structure: Structure) -> Iterable[AttributeTie]:
+    """Integers that certainly follow: the number of groups of depthwise layers, sizes of weightless norms."""
+    modules = dict(structure.skeleton.named_modules())
+    done = set()
+    for name, atoms in structure.discovered.group_uses:
+        for attribute in ("groups", "num_groups"):
+            if getattr(modules[name], attribute, None) == len(atoms) and (name, attribute) not in done:
+                done.add((name, attribute))
+                yield AttributeTie(name, attribute, None, len(atoms), atoms)
+    for name, module in modules.items():
+        if getattr(module, "weight", None) is not None:
+            continue
+        for attribute in ("num_features", "num_channels"):
+            value = getattr(module, attribute, None)
+            if isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm)) and isinstance(value, int):
+                for fact in structure.discovered.facts.get(name, []):
+                    if fact.size == value:
+                        yield AttributeTie(name, attribute, None, value, fact.atoms)
+                        break
+
+
+def _ignored(
+    model: nn.Module, discovered: Discover, ignore: Iterable[str | nn.Module]
+) -> list[tuple[Atoms, str]]:
+    names = {id(module): name for name, module in model.named_modules()}
+    frozen = []
+    roles = axis_roles(discovered)
+    for item in [ignore] if isinstance(ignore, (str, nn.Module)) else ignore:
+        if isinstance(item, nn.Module):
+            if id(item) not in names:
+                raise TraceError(f"ignore: {type(item).__name__} is not a module of this network")
+            pattern = names[id(item)]
+        else:
+            pattern = item
+        hit = False
+        for position, axis in enumerate(discovered.axes):
+            matches = axis.weight == pattern or axis.weight.startswith(f"{pattern}.") or fnmatch.fnmatch(axis.weight, pattern)
+            hit = hit or matches
+            if matches and roles.get(position) != "in":
+                frozen.append((np.arange(axis.start, axis.start + axis.length), "ignored on request"))
+        if not hit:
+            raise TraceError(f"ignore: no weight of this network is called {pattern!r} or lies under it")
+    return frozen
+
+
+def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
+    units = structure.units
+    batch = next(value.shape[0] if value.ndim else 1 for value in tree_iter(args) if isinstance(value, Tensor))
+    macs, activations = [], []
+    for contraction in structure.discovered.contractions:
+        fixed, axes = 1, {}
+        for dim, length in enumerate(contraction.shape):
+            if dim in contraction.axes:
+                axes[dim] = units.axis(contraction.axes[dim])
+            else:
+                fixed *= length
+        macs.append(Term(contraction.positions * fixed / batch, tuple(axes.values())))
+        rows = axes.get(contraction.rows)
+        size = 1 if rows is not None else contraction.shape[contraction.rows]
+        activations.append(Term(contraction.positions * size / batch, (rows,) if rows is not None else ()))
+    by_weight: dict[str, dict[int, Any]] = {}
+    for axis in structure.axes:
+        by_weight.setdefault(axis.weight, {})[axis.dim] = units.axis(np.arange(axis.start, axis.start + axis.length))
+    params = []
+    for name, tensor in structure.skeleton.named_parameters():
+        axes = by_weight.get(name, {})
+        fixed = 1
+        for dim, length in enumerate(tensor.shape):
+            fixed *= 1 if dim in axes else length
+        params.append(Term(fixed, tuple(axes.values())))
+    return Cost([group.name for group in units.groups], [group.size for group in units.groups], macs, params, activations)
+
+
+def _frozen(structure: Structure) -> dict[str, str]:
+    """Per layer that produces channels, why some of them must stay."""
+    units, roles = structure.units, axis_roles(structure.discovered)
+    frozen: dict[str, str] = {}
+    for position, axis in enumerate(structure.axes):
+        if roles.get(position) != "out":
+            continue
+        classes = units.unit_class[axis.start : axis.start + axis.length]
+        stuck = [int(c) for c in classes if int(c) in units.reasons]
+        if stuck:
+            reason = units.reasons[stuck[0]]
+            share = "" if len(stuck) == axis.length else f" ({len(stuck)} of {axis.length} channels)"
+            frozen[axis.weight.removesuffix(".weight")] = reason + share
+    return frozen
+
+
+def _mixing(structure: Structure) -> frozenset[str]:
+    """Groups whose units influence one another through normalisation or reduction over channels."""
+    units = structure.units
+    found = set()
+    for atoms, _ in structure.discovered.mixed:
+        positions = units.position(atoms)
+        apart = (units.unit_class[positions] != units.unit_class[positions[:1]]).any()
+        if apart:
+            found |= set(units.group_of[positions].ravel().tolist())
+    return frozenset(units.groups[group].name for group in found if group >= 0)

@@ -1,0 +1,241 @@
+"""Trying cuts on a network without data: what only Python code knows shows when it runs.
+
+A size may be a constant in `forward`, an attribute of a module, or computed from another size, and the graph of
+operators cannot tell. So every group is cut at random and the cut network is run. What fails is mended, in this
+order: an integer attribute is made to follow the cut; a grid is cut along another side; the channels are frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from lcprune.graph.discover import Atoms, Discover, Fact
+from lcprune.graph.resolve import Units, resolve
+from lcprune.graph.structure import AttributeTie, Structure, TrialError
+
+_TRIALS = 400
+_CONFIRMATIONS = 2
+
+
+class Trials:
+    """Mends a structure until random cuts of it run and compute what they should.
+
+    Args:
+        structure: what the first run found; `units` and `ties` are brought up to date.
+        frozen: atoms that must stay for other reasons.
+    """
+
+    def __init__(self, structure: Structure, frozen: Sequence[tuple[Atoms, str]] = ()) -> None:
+        self.structure = structure
+        self.discovered: Discover = structure.discovered
+        self.frozen = list(frozen)
+        self.modules = dict(structure.skeleton.named_modules())
+        self.random = np.random.default_rng(0)
+        self.budget = _TRIALS
+        self._keys = self._grid_keys()
+        self.options = {key: 0 for key in self._keys}
+        self._resolve()
+
+    def run(self) -> None:
+        """Try and mend until cuts succeed."""
+        confirmed = 0
+        while confirmed <= _CONFIRMATIONS and self.structure.units.groups:
+            failure = self._try(None, self.structure.ties)
+            if failure is None:
+                confirmed += 1
+                continue
+            confirmed = 0
+            if self.budget <= 0:
+                self._freeze_groups(range(len(self.structure.units.groups)), f"trial cuts kept failing: {failure}")
+                return
+            self._mend(failure)
+
+    # -- trying -------------------------------------------------------------------------------------------------
+
+    def _try(self, only: set[int] | None, ties: Sequence[AttributeTie]) -> TrialError | None:
+        """Cut all groups (or `only` these) at random; the failure, if there is one."""
+        self.budget -= 1
+        units = self.structure.units
+        kept: list[NDArray[np.int64]] = []
+        for position, group in enumerate(units.groups):
+            if only is not None and position not in only:
+                kept.append(np.arange(group.size))
+                continue
+            count = int(self.random.integers(1, group.size))
+            kept.append(np.sort(self.random.choice(group.size, count, replace=False)))
+        try:
+            order = self.structure.order(kept, ties)
+        except TrialError as failure:
+            return failure
+        natural = self.structure.natural_order(self.structure.keeps(kept))
+        if any(not np.array_equal(order[key], natural[key]) for key in order):
+            self.structure.natural = False
+        return None
+
+    def _further(self, failure: TrialError, after: TrialError | None) -> bool:
+        return after is None or after.operations > failure.operations
+
+    # -- mending ------------------------------------------------------------------------------------------------
+
+    def _mend(self, failure: TrialError) -> None:
+        if self._follow_attribute(failure) or self._other_side(failure):
+            return
+        self._freeze(failure)
+
+    def _follow_attribute(self, failure: TrialError) -> bool:
+        candidates = list(self._candidates(failure))
+        batches: list[list[AttributeTie]] = [[tie] for tie in candidates]
+        if len(candidates) > 1:
+            first: dict[tuple[str, str, int | None], AttributeTie] = {}
+            for tie in candidates:
+                first.setdefault((tie.module, tie.attribute, tie.index), tie)
+            batches.append(list(first.values()))
+        for batch in batches[:12]:
+            ties = [*self.structure.ties, *batch]
+            if self._further(failure, self._try(None, ties)):
+                for tie in batch:
+                    ties += self._likewise(tie, ties)
+                self.structure.ties = ties
+                return True
+        return False
+
+    def _candidates(self, failure: TrialError) -> Iterator[AttributeTie]:
+        """Integers kept by the running modules that equal the length of an axis that is being cut."""
+        stack = list(dict.fromkeys(reversed(failure.stack)))
+        known = {(tie.module, tie.attribute, tie.index) for tie in self.structure.ties}
+        seen = set()
+        for place in stack[:2]:
+            for fact in self._cut_facts(place):
+                for name in stack:
+                    for attribute, index, value in _integers(self.modules[name]):
+                        key = (name, attribute, index, fact.atoms.tobytes())
+                        if value == fact.size and (name, attribute, index) not in known and key not in seen:
+                            seen.add(key)
+                            yield AttributeTie(name, attribute, index, value, fact.atoms)
+
+    def _cut_facts(self, module: str) -> list[Fact]:
+        units = self.structure.units
+        return [
+            fact for fact in self.discovered.facts.get(module, []) if (units.group_of[units.position(fact.atoms)] >= 0).any()
+        ]
+
+    def _likewise(self, tie: AttributeTie, ties: Sequence[AttributeTie]) -> list[AttributeTie]:
+        """The same attribute of the other modules of the same class, by the same place among their facts."""
+        kind = type(self.modules[tie.module])
+        known = {(other.module, other.attribute, other.index) for other in ties}
+        found = []
+        for place, facts in self.discovered.facts.items():
+            if place != tie.module and not place.startswith(f"{tie.module}." if tie.module else ""):
+                continue
+            inner = place[len(tie.module) :]
+            for ordinal, fact in enumerate(facts):
+                if fact.size == tie.old and np.array_equal(fact.atoms, tie.atoms):
+                    found.append((inner, ordinal))
+        result = []
+        for name, module in self.modules.items():
+            if type(module) is not kind or (name, tie.attribute, tie.index) in known:
+                continue
+            values = {(attribute, index): value for attribute, index, value in _integers(module)}
+            value = values.get((tie.attribute, tie.index))
+            for inner, ordinal in found:
+                facts = self.discovered.facts.get(name + inner, [])
+                if ordinal < len(facts) and facts[ordinal].size == value:
+                    result.append(AttributeTie(name, tie.attribute, tie.index, value, facts[ordinal].atoms))
+                    break
+        return result
+
+    def _other_side(self, failure: TrialError) -> bool:
+        """Cut a grid that is involved along another of its sides."""
+        involved = self._classes(failure.atoms)
+        units = self.structure.units
+        for position, grid in enumerate(self.discovered.grids):
+            key = self._keys[position]
+            if not involved & set(units.unit_class[units.position(grid.atoms)].ravel().tolist()):
+                continue
+            before = self.options[key]
+            for option in range(before + 1, grid.options):
+                self.options[key] = option
+                self._resolve()
+                if self._further(failure, self._try(None, self.structure.ties)):
+                    return True
+            self.options[key] = before
+            self._resolve()
+        return False
+
+    def _freeze(self, failure: TrialError) -> None:
+        """Freeze the groups that fail alone; if none does, all that are involved."""
+        units = self.structure.units
+        positions = units.position(failure.atoms[failure.atoms != -1])
+        groups = sorted(set(units.group_of[positions].tolist()) - {-1})
+        if not groups:
+            for place in dict.fromkeys(reversed(failure.stack)):
+                facts = self._cut_facts(place)
+                if facts:
+                    groups = sorted({g for f in facts for g in units.group_of[units.position(f.atoms)].tolist() if g >= 0})
+                    break
+        groups = groups or list(range(len(units.groups)))
+        alone = [group for group in groups[:8] if self._try({group}, self.structure.ties) is not None] if len(groups) > 1 else groups
+        where = failure.stack[-1] if failure.stack else ""
+        self._freeze_groups(alone or groups, f"{where}: {failure}" if where else str(failure))
+
+    def _freeze_groups(self, groups: Sequence[int] | range, reason: str) -> None:
+        units = self.structure.units
+        for group in groups:
+            atoms = np.flatnonzero(units.group_of[: units.weights] == group)
+            self.frozen.append((atoms, reason))
+        self._resolve()
+
+    # -- bookkeeping --------------------------------------------------------------------------------------------
+
+    def _classes(self, atoms: Atoms) -> set[int]:
+        units = self.structure.units
+        return set(units.unit_class[units.position(atoms[atoms != -1])].tolist())
+
+    def _grid_keys(self) -> list[tuple[type[nn.Module], int]]:
+        """Grids of modules of one class, at the same place in them, are cut alike."""
+        counts: dict[str, int] = {}
+        keys = []
+        for grid in self.discovered.grids:
+            ordinal = counts.get(grid.module, 0)
+            counts[grid.module] = ordinal + 1
+            keys.append((type(self.modules[grid.module]), ordinal))
+        return keys
+
+    def _resolve(self) -> None:
+        self.structure.units = self._with_grids()
+
+    def _with_grids(self) -> Units:
+        """Tie grids that are not rectangular yet; ties of one can settle another, so in the order of the run."""
+        units = resolve(self.discovered, (), self.frozen)
+        edges: list[tuple[Atoms, Atoms]] = []
+        for position, grid in enumerate(self.discovered.grids):
+            if not _rectangular(units, grid.atoms, grid.sides):
+                edges.append(grid.edges(min(self.options[self._keys[position]], grid.options - 1)))
+        return resolve(self.discovered, edges, self.frozen) if edges else units
+
+
+def _rectangular(units: Units, atoms: NDArray[np.int64], sides: int) -> bool:
+    """Whether the units already run along whole lines of the grid, so that any cut leaves a grid."""
+    classes = units.unit_class[units.position(atoms)]
+    if sides == 1:
+        return bool((classes == classes[:1]).all())
+    for side in range(sides):
+        first = tuple(slice(None) if other == side else slice(0, 1) for other in range(sides))
+        if bool((classes == classes[first]).all()):
+            return True
+    return False
+
+
+def _integers(module: nn.Module) -> Iterator[tuple[str, int | None, int]]:
+    """Integer attributes of a module, and integers in its lists and tuples."""
+    for name, value in vars(module).items():
+        if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+            yield name, None, value
+        elif isinstance(value, (list, tuple)) and 0 < len(value) <= 16:
+            for index, entry in enumerate(value):
+                if isinstance(entry, int) and not isinstance(entry, bool) and entry > 1:
+                    yield name, index, entry

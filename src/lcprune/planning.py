@@ -1,0 +1,66 @@
+"""From a selection to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcprune.errors import PlanError
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.graph.run import named_tensors
+from lcprune.graph.structure import TrialError
+from lcprune.plan import Plan
+
+Kept = Union[Mapping[str, Any], Sequence[Any]]
+
+
+def make_plan(graph: ChannelGraph, kept: Kept) -> Plan:
+    """The plan that keeps these units; see `ChannelGraph.plan`."""
+    structure = graph.structure
+    if structure is None:
+        raise PlanError("this graph was not made by lcprune.trace, so it cannot be cut")
+    units = _units(graph, kept)
+    keeps = structure.keeps(units)
+    try:
+        order = structure.natural_order(keeps) if structure.natural else structure.order(units)
+    except TrialError as error:
+        raise PlanError(f"this selection cannot be cut: {error}") from error
+    counts = np.array([len(own) for own in units])
+    return Plan(
+        kept={group.name: tuple(own.tolist()) for group, own in zip(graph.groups, units, strict=True)},
+        sizes={group.name: group.size for group in graph.groups},
+        macs=round(graph.cost.macs(counts)),
+        params=round(graph.cost.params(counts)),
+        original_macs=graph.macs,
+        original_params=graph.params,
+        cuts=structure.cuts(order),
+        changes=tuple(structure.changes(keeps)),
+        shapes={name: tuple(tensor.shape) for name, tensor in named_tensors(structure.skeleton)},
+    )
+
+
+def _units(graph: ChannelGraph, kept: Kept) -> list[NDArray[np.int64]]:
+    if isinstance(kept, Mapping):
+        names = {group.name for group in graph.groups}
+        for name in kept:
+            if name not in names:
+                raise PlanError(f"there is no group {name!r}; graph.groups lists them")
+        chosen = [kept.get(group.name, np.arange(group.size)) for group in graph.groups]
+    else:
+        if len(kept) != len(graph.groups):
+            raise PlanError(f"{len(kept)} lists of units were given for {len(graph.groups)} groups")
+        chosen = list(kept)
+    units = []
+    for group, own in zip(graph.groups, chosen, strict=True):
+        index = np.unique(np.asarray(own, dtype=np.int64))
+        if len(index) == 0:
+            raise PlanError(f"group {group.name} would keep nothing; at least one unit must stay")
+        if len(index) != len(np.asarray(own)):
+            raise PlanError(f"group {group.name} names a unit twice")
+        if index[0] < 0 or index[-1] >= group.size:
+            raise PlanError(f"group {group.name} has units 0 to {group.size - 1}, not {index[-1] if index[0] >= 0 else index[0]}")
+        units.append(index)
+    return units

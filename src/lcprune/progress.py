@@ -1,0 +1,77 @@
+"""One progress bar for everything that takes long: rich on a terminal, silence elsewhere.
+
+    with Progress("search", total=400, enabled=True) as bar:
+        bar.advance(best="0.132", naive="0.410")
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+logger = logging.getLogger("lcprune")
+
+_SECONDS_BETWEEN_LINES = 15.0
+
+
+class Progress:
+    """A bar with what matters beside it; off a terminal, an occasional log line at level INFO.
+
+    Args:
+        title: what is going on, e.g. "search".
+        total: number of steps, if known.
+        enabled: False silences the bar (log lines too).
+    """
+
+    def __init__(self, title: str, total: int | None = None, enabled: bool = True) -> None:
+        self.title, self.total, self.enabled = title, total, enabled
+        self.done = 0
+        self._bar: Any = None
+        self._task: Any = None
+        self._started = self._last_line = time.monotonic()
+
+    def __enter__(self) -> Progress:
+        if self.enabled and sys.stderr.isatty():
+            self._bar = _rich_bar()
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task(self.title, total=self.total, info="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif self.enabled and kind is None and self.done:
+            logger.info("%s: %s steps in %.1f s", self.title, self.done, time.monotonic() - self._started)
+
+    def advance(self, steps: int = 1, **shown: Any) -> None:
+        """Move on by `steps` and show `shown` as `name value` pairs."""
+        self.done += steps
+        info = "  ".join(f"{name} {value}" for name, value in shown.items())
+        if self._bar is not None:
+            self._bar.update(self._task, advance=steps, info=info)
+        elif self.enabled and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            logger.info("%s %s/%s  %s", self.title, self.done, self.total or "?", info)
+
+
+def _rich_bar() -> Any:
+    try:
+        from rich import progress as rich_progress
+        from rich.console import Console
+    except ImportError:  # the bar is a courtesy: the library works without rich
+        return None
+    return rich_progress.Progress(
+        rich_progress.TextColumn("[bold]{task.description}"),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeElapsedColumn(),
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.fields[info]}"),
+        console=Console(stderr=True),
+    )
