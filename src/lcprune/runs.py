@@ -53,6 +53,11 @@ class Run:
         self.path, self.command, self.settings = Path(path), command, dict(settings)
         self._handler: logging.Handler | None = None
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the folder: under torchrun only the first one does."""
+        return os.environ.get("RANK", "0") == "0"
+
     @classmethod
     def create(
         cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any], force: bool = False
@@ -66,6 +71,8 @@ class Run:
             force: replace an existing run folder. Anything else that is in the way is never removed.
         """
         folder = Path(path)
+        if not cls(folder, command, settings).writes:
+            return cls(folder, command, settings)
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"{folder} is a file; choose another folder with --out")
         if folder.exists() and any(folder.iterdir()):
@@ -139,15 +146,17 @@ class Run:
 
     def add(self, name: str, *rows: Mapping[str, Any]) -> None:
         """Add rows to the records called `name`; the file is replaced in one step."""
+        if not self.writes:
+            return
         write_json(self.file(RECORDS, f"{name}.json"), [*self.records(name), *map(dict, rows)], indent=1)
 
     def __enter__(self) -> Run:
-        self._handler = logging.FileHandler(self.file(LOG), encoding="utf-8")
-        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(self._handler)
-        logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
         self._started = time.monotonic()
-        logger.debug("start: %s", " ".join(sys.argv))
+        if self.writes:
+            self._handler = logging.FileHandler(self.file(LOG), encoding="utf-8")
+            self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(self._handler)
+        logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
         return self
 
     def __exit__(

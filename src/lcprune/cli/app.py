@@ -1,0 +1,87 @@
+"""The program `lcprune`: its commands, and the way out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from lcprune.cli import compare, demo, export, inspect, latency, listing, prune, report, train, tune
+from lcprune.cli.command import FAILED, INTERRUPTED, ClickException, Command
+from lcprune.runs import version
+
+app = typer.Typer(
+    name="lcprune",
+    help="Make a trained PyTorch CNN smaller, by a stated amount, with the least loss.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Start with: lcprune demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("demo", demo.demo),
+    ("inspect", inspect.inspect),
+    ("train", train.train),
+    ("prune", prune.prune),
+    ("pareto", prune.pareto),
+    ("tune", tune.tune),
+    ("evaluate", tune.evaluate),
+    ("latency", latency.latency),
+    ("export", export.export),
+    ("report", report.report),
+    ("compare", compare.compare),
+    ("methods", listing.methods),
+)
+for _name, _function in _COMMANDS:
+    app.command(_name, cls=Command)(_function)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"lcprune {version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: what was typed; `sys.argv` if None.
+
+    Returns:
+        The exit code.
+    """
+    command: Any = typer.main.get_command(app)
+    try:
+        code = command.main(
+            args=None if arguments is None else list(arguments), prog_name="lcprune", standalone_mode=False
+        )
+    except ClickException as error:
+        _explain(error)
+        return int(getattr(error, "exit_code", FAILED))
+    except typer.Abort:
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Any) -> None:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "lcprune"
+    message = error.format_message()
+    if not message:  # no arguments at all: the help is the message
+        print(context.get_help() if context is not None else "")
+        return
+    print(f"{path}: {message}\ntry: {path} --help", file=sys.stderr)

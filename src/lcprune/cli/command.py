@@ -1,0 +1,177 @@
+"""How every command reads its settings and what it says when something goes wrong.
+
+Settings come, each over the one before, from: the defaults, the folder of `--resume`, the file of
+`--config`, `--set key=value`, and the options typed. Errors are one or two lines; exit codes are 0 done,
+1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from lcprune.errors import ConfigError, LcpruneError
+from lcprune.runs import Interrupted, Run
+from lcprune.toml import parse_toml, read_toml
+
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+
+# Sections of a configuration file, beside the options of the command.
+SECTIONS = ("search", "tune")
+
+# What says how to run rather than what to run: not part of the resolved configuration.
+PLUMBING = frozenset({"config", "set_", "out", "resume", "force", "json_", "debug", "quiet", "report"})
+
+# Typer brings its own copy of click in some versions and uses the installed one in others.
+ClickException: type[Exception] = next(
+    c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
+)
+
+_SECTIONS_KEY = "lcprune.sections"
+
+
+class UsageError(LcpruneError):
+    """What was typed cannot be meant; exit code 2."""
+
+
+class Command(TyperCommand):
+    """A command whose options can also come from a file, and whose errors are short."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Look the settings of files up first: to the parser they are defaults."""
+        typed = self.make_parser(ctx).parse_args(args=list(args))[0]
+        try:
+            values = _merged(str(ctx.info_name), typed)
+            ctx.default_map, sections = _split(values, {str(p.name) for p in self.params} - PLUMBING)
+        except LcpruneError as error:
+            raise typer.BadParameter(str(error)) from None
+        ctx.meta[_SECTIONS_KEY] = sections
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; turn what goes wrong into words and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except Interrupted as stop:
+            _say(
+                f"{ctx.command_path}: interrupted; what was done is in {stop.path}\n"
+                f"go on with: {ctx.command_path} --out {stop.path} --resume"
+            )
+            raise typer.Exit(INTERRUPTED) from None
+        except KeyboardInterrupt:
+            _say(f"{ctx.command_path}: interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except (ClickException, typer.Exit, typer.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.params.get("debug"):
+                traceback.print_exc()
+            _say(f"{ctx.command_path}: {_in_words(error)}")
+            raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED) from None
+
+
+def settings(ctx: typer.Context) -> dict[str, Any]:
+    """The resolved configuration: every option of the command that says what to run, and the sections."""
+    names = [str(parameter.name) for parameter in ctx.command.params if parameter.name not in PLUMBING]
+    chosen = {name: ctx.params[name] for name in names if ctx.params.get(name) is not None}
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in chosen.items()}
+    return {**plain, **{name: dict(values) for name, values in sections(ctx).items() if values}}
+
+
+def sections(ctx: typer.Context) -> dict[str, dict[str, Any]]:
+    """The `[search]` and `[tune]` parts of the configuration."""
+    found: dict[str, dict[str, Any]] = ctx.meta.get(_SECTIONS_KEY, {})
+    return found
+
+
+def start_run(ctx: typer.Context, command: str, subject: str) -> Run:
+    """The run folder that `--out`, `--resume` and `--force` ask for."""
+    from lcprune.runs import default_folder
+
+    out, resume, force = (ctx.params.get(name) for name in ("out", "resume", "force"))
+    if resume and out is not None:
+        return Run.resume(out, command, settings(ctx))
+    return Run.create(out or default_folder(command, subject), command, settings(ctx), force=bool(force))
+
+
+def _merged(command: str, typed: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if typed.get("resume"):
+        if not typed.get("out"):
+            raise ConfigError("--resume needs --out FOLDER, the run to go on from")
+        run = Run.open(typed["out"])
+        if run.command != command:
+            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
+        values.update(run.settings)
+    if typed.get("config"):
+        from_file = read_toml(typed["config"])
+        made_by = from_file.pop("command", command)
+        if made_by != command:
+            raise ConfigError(f"{typed['config']} configures `lcprune {made_by}`, not `lcprune {command}`")
+        _update(values, from_file)
+    for assignment in typed.get("set_") or ():
+        _update(values, parse_assignment(assignment))
+    return values
+
+
+def parse_assignment(text: str) -> dict[str, Any]:
+    """`search.pool=32` as `{"search": {"pool": 32}}`; values are TOML, or else plain text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set {text}: write key=value, e.g. --set search.pool=32")
+    try:
+        parsed = parse_toml(f"value = {value}")["value"]
+    except ValueError:
+        parsed = value
+    section, dot, key = name.strip().partition(".")
+    return {section: {key: parsed}} if dot else {section: parsed}
+
+
+def _update(values: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for name, value in more.items():
+        plain = name.replace("-", "_")
+        if isinstance(value, Mapping):
+            values[plain] = {**values.get(plain, {}), **{k.replace("-", "_"): v for k, v in value.items()}}
+        else:
+            values[plain] = value
+
+
+def _split(values: Mapping[str, Any], known: set[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    options, found = {}, {}
+    for name, value in values.items():
+        if name in SECTIONS and isinstance(value, Mapping):
+            found[name] = dict(value)
+        elif name in known and not isinstance(value, Mapping):
+            # Lists are typed with commas.
+            options[name] = ",".join(map(str, value)) if isinstance(value, list) else value
+        else:
+            names = sorted({*known, *SECTIONS})
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(names)}"
+            raise ConfigError(f"unknown setting {name!r}; {hint}")
+    return options, found
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, LcpruneError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        where = f" writing {error.filename}" if error.filename else ""
+        return f"the disk is full{where}; what was finished before is kept: make room and go on with --resume"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    text = str(error).strip().split("\n")[0]
+    if "No space left on device" in str(error):  # as other libraries report it
+        return "the disk is full; what was finished before is kept: make room and go on with --resume"
+    return f"unexpected {type(error).__name__}: {text[:300]}\nrun it again with --debug for the whole story"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

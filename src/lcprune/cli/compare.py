@@ -1,0 +1,110 @@
+"""`lcprune compare`: several methods at the same limits, with the same tuning and several seeds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import typer
+
+from lcprune.cli import options as o
+from lcprune.cli.command import sections, start_run
+from lcprune.cli.finish import tell, write_run_report
+from lcprune.cli.metric_error import record_metric_error
+from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
+from lcprune.cli.prune import Report, TrueLoss
+from lcprune.cli.show import listen
+from lcprune.cli.study import Study, check_names, make_recipe, make_search
+from lcprune.files import atomic_write
+from lcprune.report.tables import csv_text, latex, markdown, result_table
+from lcprune.runs import Run
+
+logger = logging.getLogger("lcprune")
+
+
+def compare(
+    ctx: typer.Context,
+    model: o.Model,
+    data: o.OptionalData = None,
+    weights: o.Weights = None,
+    num_classes: o.NumClasses = None,
+    input_shape: o.InputShape = None,
+    macs: o.ManyMacs = o.HALF_AND_QUARTER,
+    min_keep: o.MinKeep = 0.10,
+    multiple_of: o.MultipleOf = 1,
+    methods: o.Methods = o.THREE_METHODS,
+    metric: o.Metric = "l2",
+    epochs: o.Epochs = None,
+    recipe: o.Recipe = "finetune",
+    seeds: o.Seeds = 3,
+    true_loss: TrueLoss = 0,
+    device: o.Device = "auto",
+    out: o.Out = None,
+    resume: o.Resume = False,
+    force: o.Force = False,
+    config: o.Config = None,
+    set_: o.Set = None,
+    report: Report = True,
+    json_: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Compare methods at the same limits: mean and standard deviation, as Markdown, CSV and LaTeX.
+
+    Examples:
+
+      lcprune compare runs/train --macs 50%,25% --seeds 3 --epochs 20
+
+      lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
+    """
+    check_names(methods, metric)
+    search = make_search(sections(ctx).get("search", {}))
+    tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
+    listen(quiet)
+    where = pick_device(device)
+    dataset = need_data(data or folder_setting(model, "data"), "a comparison")
+    network = open_network(model, weights, num_classes, input_shape, dataset, where)
+    describe_source(ctx, network, dataset)
+    with start_run(ctx, "compare", model) as run:
+        study = Study(
+            run,
+            network,
+            dataset,
+            tuning if tuning.epochs else None,
+            search,
+            metric,
+            min_keep,
+            multiple_of,
+            not quiet,
+        )
+        grid(study, methods, macs, seeds)
+        if true_loss:
+            record_metric_error(study, [metric], true_loss)
+        write_tables(run)
+        if report:
+            write_run_report(run)
+    tell(run, json_)
+
+
+def grid(study: Study, methods: Sequence[str], macs: Sequence[float], seeds: int = 1) -> None:
+    """Every method at every limit with every seed."""
+    study.original()
+    for limit in macs:
+        for method in methods:
+            for seed in range(seeds):
+                study.cut(method, {"macs": limit}, seed)
+
+
+def write_tables(run: Run) -> None:
+    """The results as `tables/results.md`, `.csv` (every trial) and `.tex`."""
+    rows = run.records("results")
+    header, cells = result_table(rows)
+    caption = f"{run.settings.get('model')} on {run.settings.get('data')}"
+    texts = {
+        "md": markdown(header, cells),
+        "csv": csv_text(rows),
+        "tex": latex(header, cells, caption),
+    }
+    for ending, text in texts.items():
+        with atomic_write(run.file("tables", f"results.{ending}")) as path:
+            path.write_text(text, encoding="utf-8")

@@ -1,0 +1,35 @@
+"""The end of a long command: the report, and what the person is told."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from lcprune.cli.show import print_json, print_table
+from lcprune.errors import MissingDependencyError
+from lcprune.report.tables import result_table
+from lcprune.runs import Run
+
+logger = logging.getLogger("lcprune")
+
+
+def write_run_report(run: Run, title: str | None = None) -> None:
+    """Write `report.html` into the run's folder; a missing plotting package only costs the report."""
+    from lcprune.report import write_report
+
+    try:
+        write_report([run], run.file("report.html"), title)
+    except MissingDependencyError as error:
+        logger.warning("no report: %s", error)
+
+
+def tell(run: Run, json_: bool, title: str = "", **more: Any) -> None:
+    """Print the results: a table, or JSON with `results` and the folder."""
+    rows = run.records("results")
+    if json_:
+        print_json({"run": str(run.path), "results": rows, **more})
+        return
+    if rows:
+        print_table(title, *result_table(rows))
+    report = run.file("report.html")
+    print(f"\n{'report' if report.is_file() else 'run folder'}: {report if report.is_file() else run.path}")

@@ -1,0 +1,145 @@
+"""`lcprune inspect`: what a network is made of, what is coupled with what, and what cannot be pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.tree import Tree
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import lcprune
+from lcprune.cli import options as o
+from lcprune.cli.networks import open_data, open_network
+from lcprune.cli.show import console, print_json, print_table
+from lcprune.cli.sizes import format_count
+
+
+def inspect(
+    model: o.Model,
+    data: o.OptionalData = None,
+    weights: o.Weights = None,
+    num_classes: o.NumClasses = None,
+    input_shape: o.InputShape = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Show the layers as a tree.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also say why groups are coupled.")] = False,
+    ignore: Annotated[
+        o.Words | None,
+        typer.Option(parser=o.words, metavar="NAMES", help="Layers to leave alone, patterns with commas."),
+    ] = None,
+    json_: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Show layers, groups, couplings and what cannot be pruned.
+
+    Examples:
+
+      lcprune inspect resnet56
+
+      lcprune inspect torchvision:mobilenet_v2 --tree
+
+      lcprune inspect my_net.py:build --input-shape 3x64x64 --json
+    """
+    network = open_network(model, weights, num_classes, input_shape, open_data(data))
+    graph = lcprune.trace(network.model, network.example, ignore=ignore or ())
+    layers = layer_costs(network.model, network.example)
+    if json_:
+        print_json(as_json(network.name, graph, layers))
+        return
+    out = console()
+    out.print(
+        f"[bold]{network.name}[/bold]  "
+        f"{format_count(graph.macs)} MACs, {format_count(graph.params)} parameters"
+    )
+    if tree:
+        out.print(_tree(network.model, layers))
+    else:
+        cells = [
+            [name, c["type"], format_count(c["macs"]), format_count(c["params"])]
+            for name, c in layers.items()
+        ]
+        print_table("Layers", ["layer", "type", "MACs", "parameters"], cells)
+    out.print()
+    print_table("Groups that can be pruned", ["group", "units", "filters of", "used by"], _group_cells(graph))
+    if graph.frozen:
+        out.print()
+        print_table("What stays as it is", ["layer", "why"], [[n, why] for n, why in graph.frozen.items()])
+    if explain:
+        out.print()
+        out.print(graph.explain(), markup=False)
+
+
+def layer_costs(model: nn.Module, example: Tensor) -> dict[str, dict[str, Any]]:
+    """MACs and parameters of every module that holds weights of its own, in network order."""
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        model(example)
+    counts = counter.get_flop_counts()
+    root = type(model).__name__
+    layers = {}
+    for name, module in model.named_modules():
+        own = sum(p.numel() for p in module.parameters(recurse=False))
+        if own:
+            flops = sum(counts.get(f"{root}.{name}" if name else root, {}).values())
+            is_leaf = next(module.children(), None) is None
+            macs = flops // (2 * len(example)) if is_leaf else 0
+            layers[name or "(network)"] = {"type": type(module).__name__, "macs": macs, "params": own}
+    return layers
+
+
+def as_json(name: str, graph: lcprune.ChannelGraph, layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything for machines."""
+    groups = [
+        {
+            "name": group.name,
+            "size": group.size,
+            "members": [{"weight": m.weight, "dim": m.dim, "role": m.role} for m in group.members],
+        }
+        for group in graph.groups
+    ]
+    return {
+        "model": name,
+        "macs": int(graph.macs),
+        "params": int(graph.params),
+        "groups": groups,
+        "frozen": dict(graph.frozen),
+        "layers": dict(layers),
+    }
+
+
+def _group_cells(graph: lcprune.ChannelGraph) -> list[list[str]]:
+    cells = []
+    for group in graph.groups:
+        made = dict.fromkeys(m.weight.rpartition(".")[0] for m in group.members if m.role == "out")
+        used = dict.fromkeys(m.weight.rpartition(".")[0] for m in group.members if m.role == "in")
+        cells.append([group.name, str(group.size), _few(list(made)), _few(list(used))])
+    return cells
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    shown = ", ".join(names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _tree(model: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> Tree:
+    def total(prefix: str, key: str) -> int:
+        return sum(
+            c[key] for n, c in layers.items() if not prefix or n == prefix or n.startswith(prefix + ".")
+        )
+
+    def label(name: str, prefix: str, module: nn.Module) -> str:
+        macs, params = total(prefix, "macs"), total(prefix, "params")
+        cost = f"  {format_count(macs)} MACs, {format_count(params)} parameters" if params else ""
+        return f"[bold]{name}[/bold] [dim]{type(module).__name__}[/dim]{cost}"
+
+    def grow(branch: Tree, module: nn.Module, prefix: str) -> None:
+        for name, child in module.named_children():
+            path = f"{prefix}.{name}" if prefix else name
+            grow(branch.add(label(name, path, child)), child, path)
+
+    root = Tree(label(type(model).__name__, "", model))
+    grow(root, model, "")
+    return root

@@ -1,0 +1,180 @@
+"""From what a person types to a network and its data: names, Python files, folders of earlier runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import typer
+from torch import Tensor, nn
+
+import lcprune
+from lcprune import models
+from lcprune.cli.command import UsageError
+from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError
+from lcprune.runs import Run
+
+if TYPE_CHECKING:
+    from lcprune.data import Dataset
+
+PLAN, WEIGHTS = "plan.json", "model.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network to work on.
+
+    Attributes:
+        name: what was typed.
+        model: in evaluation mode, on the device asked for.
+        example: one input, likewise.
+        plan: what was kept, if it comes from a folder with a pruned network.
+        run: the folder it comes from, if it does.
+    """
+
+    name: str
+    model: nn.Module
+    example: Tensor
+    plan: Any = None
+    run: Run | None = None
+
+
+@contextlib.contextmanager
+def wrong_usage() -> Iterator[None]:
+    """Inside, a name or file that does not exist counts as wrong usage."""
+    try:
+        yield
+    except (ModelError, DataError, ConfigError, MissingDependencyError) as error:
+        raise UsageError(str(error)) from error
+
+
+def open_data(name: str | None, seed: int = 0) -> Dataset | None:
+    """The data set called `name`, if one is."""
+    from lcprune import data
+
+    if name is None:
+        return None
+    with wrong_usage():
+        return data.load(name, seed=seed)
+
+
+def need_data(name: str | None, why: str, seed: int = 0) -> Dataset:
+    """The data set called `name`; usage error if there is none."""
+    dataset = open_data(name, seed)
+    if dataset is None:
+        raise UsageError(f"{why} needs data: name it with --data, e.g. --data digits or --data cifar10:PATH")
+    return dataset
+
+
+def open_network(
+    name: str,
+    weights: str | None = None,
+    num_classes: int | None = None,
+    shape: Sequence[int] | None = None,
+    dataset: Dataset | None = None,
+    device: torch.device | str = "cpu",
+) -> Network:
+    """The network called `name`.
+
+    Args:
+        name: a network's name, `file.py:factory`, or a run folder.
+        weights: file of weights, or "pretrained".
+        num_classes: outputs; those of `dataset` or the network's own if None.
+        shape: of one input; that of `dataset` or the network's own if None.
+        dataset: what the network is for.
+        device: where to put it.
+
+    Raises:
+        UsageError: there is no such network, or it cannot take such inputs.
+    """
+    with wrong_usage():
+        if Path(name).is_dir():
+            return _from_folder(Run.open(name), shape, device)
+        if num_classes is None and dataset is not None:
+            num_classes = dataset.num_classes
+        if shape is None:
+            shape = dataset.input_shape if dataset is not None else models.input_shape(name)
+        model = models.build(name, num_classes=num_classes, weights=weights)
+        example = models.example_input(name, shape=shape)
+    model = model.to(device).eval()
+    example = example.to(device)
+    _try(model, example, name)
+    return Network(name, model, example)
+
+
+def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | None = None) -> None:
+    """Write into the options what was found out, so that the run folder says it all.
+
+    A folder that holds a trained, unpruned network is replaced by the name and weights behind it: the new
+    folder then does not depend on the old one's place.
+    """
+    params = ctx.params
+    if network.run is not None:
+        source = network.run.settings
+        if network.plan is None:
+            params["model"], params["weights"] = source.get("model"), str(network.run.file(WEIGHTS))
+        for name in ("num_classes", "data"):
+            if name in params and params[name] is None:
+                params[name] = source.get(name)
+    if "num_classes" in params and params["num_classes"] is None and dataset is not None:
+        params["num_classes"] = dataset.num_classes
+    if "input_shape" in params and params["input_shape"] is None:
+        params["input_shape"] = tuple(network.example.shape[1:])
+
+
+def folder_setting(name: str, setting: str) -> Any:
+    """A setting of the run folder called `name`; None if that is no folder."""
+    if not Path(name).is_dir():
+        return None
+    with wrong_usage():
+        return Run.open(name).settings.get(setting)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that `--device` names."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"--device {name}: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | str) -> Network:
+    """A trained or pruned network from its folder: the network behind it is built first."""
+    if not run.file(WEIGHTS).is_file():
+        raise UsageError(f"{run.path} holds no network ({WEIGHTS}); did the run finish?")
+    spec = run.settings.get("model")
+    if spec is None:
+        raise UsageError(f"{run.path}/config.toml does not say which model it holds")
+    shape = shape or run.settings.get("input_shape")
+    base = open_network(str(spec), num_classes=run.settings.get("num_classes"), shape=shape)
+    if run.file(PLAN).is_file():
+        model = lcprune.load(run.path, base.model)
+        plan = lcprune.Plan.load(run.file(PLAN))
+    else:
+        model, plan = base.model, None
+        models.load_weights(model, run.file(WEIGHTS))
+    return Network(str(run.path), model.to(device).eval(), base.example.to(device), plan, run)
+
+
+def _try(model: nn.Module, example: Tensor, name: str) -> None:
+    """Find out in a second, not after an hour, that the network cannot take such inputs."""
+    try:
+        with torch.no_grad():
+            model(example)
+    except LcpruneError:
+        raise
+    except Exception as error:
+        shape = "x".join(map(str, example.shape[1:]))
+        reason = str(error).strip().split("\n")[0][:200]
+        raise UsageError(
+            f"{name} cannot take inputs of {shape}: {reason}\n"
+            "choose other data, or say the shape with --input-shape"
+        ) from None

@@ -1,0 +1,208 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lcprune.cli.sizes import parse_size, parse_sizes
+
+
+class Sizes(tuple[float, ...]):
+    """Several sizes."""
+
+
+class Words(tuple[str, ...]):
+    """Several words."""
+
+
+class Shape(tuple[int, ...]):
+    """(channels, height, width), or whatever the network takes."""
+
+
+class Numbers(tuple[int, ...]):
+    """Several whole numbers."""
+
+
+HALF_AND_QUARTER, FRONTIER = Sizes((0.5, 0.25)), Sizes((0.2, 0.3, 0.5, 0.7))
+THREE_METHODS, BATCHES = Words(("uniform", "naive", "lcp")), Numbers((1, 4, 16, 64))
+
+
+def _size(text: Any) -> float:
+    return _checked(parse_size, text)
+
+
+def _sizes(text: Any) -> Sizes:
+    return text if isinstance(text, Sizes) else Sizes(_checked(parse_sizes, text))
+
+
+def words(text: Any) -> Words:
+    if isinstance(text, Words):
+        return text
+    words = Words(word.strip() for word in str(text).split(",") if word.strip())
+    if not words:
+        raise typer.BadParameter("name at least one")
+    return words
+
+
+def _numbers(text: Any) -> Numbers:
+    if isinstance(text, Numbers):
+        return text
+    parts = [part for part in str(text).split(",") if part.strip()]
+    try:
+        numbers = Numbers(int(part) for part in parts)
+    except ValueError:
+        numbers = Numbers()
+    if not numbers or min(numbers) < 1:
+        raise typer.BadParameter(f"{text!r}: write whole numbers from 1 up, e.g. 1,4,16,64")
+    return numbers
+
+
+def _shape(text: Any) -> Shape:
+    if isinstance(text, Shape):
+        return text
+    try:
+        shape = Shape(int(part) for part in str(text).lower().replace(",", "x").split("x"))
+    except ValueError:
+        shape = Shape()
+    if not shape or min(shape) < 1:
+        raise typer.BadParameter(f"{text!r} is not a shape; write it like 3x224x224, without the batch")
+    return shape
+
+
+def _milliseconds(text: Any) -> float:
+    plain = str(text).strip().lower().removesuffix("ms").strip()
+    if plain.endswith("%"):
+        return _size(plain)
+    try:
+        value = float(plain)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise typer.BadParameter(f"{text!r}: write milliseconds like 4.5, or a share like 50%")
+    return value
+
+
+def _checked(parse: Any, text: Any) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+RUN, MODEL, LIMITS, SEARCH = "Run", "Network and data", "Limits", "Method"
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="resnet56, torchvision:resnet50, timm:mobilenetv2_100, file.py:factory, or a run folder.",
+    ),
+]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="DATA",
+        help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory.",
+        rich_help_panel=MODEL,
+    ),
+]
+OptionalData = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATA",
+        help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory.",
+        rich_help_panel=MODEL,
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="safetensors or state dict; 'pretrained' for published ones.",
+        rich_help_panel=MODEL,
+    ),
+]
+NumClasses = Annotated[
+    int | None,
+    typer.Option(min=1, help="Outputs of the network; the data's by default.", rich_help_panel=MODEL),
+]
+InputShape = Annotated[
+    Shape | None,
+    typer.Option(
+        parser=_shape, metavar="CxHxW", help="Input without the batch, e.g. 3x224x224.", rich_help_panel=MODEL
+    ),
+]
+Macs = Annotated[
+    float | None,
+    typer.Option(parser=_size, metavar="SIZE", help="Multiply-adds: 50% or 62.7M.", rich_help_panel=LIMITS),
+]
+ManyMacs = Annotated[
+    Sizes,
+    typer.Option(
+        parser=_sizes, metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M.", rich_help_panel=LIMITS
+    ),
+]
+Params = Annotated[
+    float | None,
+    typer.Option(parser=_size, metavar="SIZE", help="Parameters: 50% or 0.4M.", rich_help_panel=LIMITS),
+]
+LatencyMs = Annotated[
+    float | None,
+    typer.Option(
+        parser=_milliseconds, metavar="MS", help="Milliseconds on this machine.", rich_help_panel=LIMITS
+    ),
+]
+MinKeep = Annotated[
+    float,
+    typer.Option(min=0.0, max=1.0, help="Share of each group that always stays.", rich_help_panel=LIMITS),
+]
+MultipleOf = Annotated[
+    int, typer.Option(min=1, help="Keep widths a multiple of this, for hardware.", rich_help_panel=LIMITS)
+]
+Method = Annotated[
+    str, typer.Option(help="uniform, naive, lcp, ... (see `lcprune methods`).", rich_help_panel=SEARCH)
+]
+Methods = Annotated[
+    Words, typer.Option(parser=words, metavar="NAMES", help="Methods, with commas.", rich_help_panel=SEARCH)
+]
+Metric = Annotated[
+    str, typer.Option(help="l1, l2, taylor, ... (see `lcprune methods`).", rich_help_panel=SEARCH)
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(min=0, help="Epochs of training; the recipe's own by default.", rich_help_panel=RUN),
+]
+Recipe = Annotated[str, typer.Option(help="Named training recipe.", rich_help_panel=RUN)]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", rich_help_panel=RUN)]
+Seeds = Annotated[int, typer.Option(min=1, help="How many trials, with seeds 0, 1, ...", rich_help_panel=RUN)]
+BatchSizes = Annotated[
+    Numbers, typer.Option(parser=_numbers, metavar="N,N", help="Batch sizes.", rich_help_panel=RUN)
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=RUN)]
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="The run folder; a new one in runs/ by default.", rich_help_panel=RUN
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the folder of --out.", rich_help_panel=RUN)
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the folder of --out.", rich_help_panel=RUN)]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="TOML file with any of these options.", rich_help_panel=RUN),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="e.g. search.pool=32, tune.lr=0.02.", rich_help_panel=RUN
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.", rich_help_panel=RUN)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=RUN)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=RUN)]

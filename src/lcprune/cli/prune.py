@@ -1,0 +1,242 @@
+"""`lcprune prune` and `lcprune pareto`: smaller networks from a trained one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Annotated, Any
+
+import typer
+
+import lcprune
+from lcprune.cli import options as o
+from lcprune.cli.command import UsageError, sections, start_run
+from lcprune.cli.finish import tell, write_run_report
+from lcprune.cli.metric_error import record_metric_error
+from lcprune.cli.networks import (
+    Network,
+    describe_source,
+    folder_setting,
+    need_data,
+    open_data,
+    open_network,
+    pick_device,
+)
+from lcprune.cli.show import listen
+from lcprune.cli.study import Study, check_names, label, make_recipe, make_search
+
+logger = logging.getLogger("lcprune")
+
+TrueLoss = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Also measure the true loss difference of so many units per group.", rich_help_panel=o.RUN
+    ),
+]
+Report = Annotated[
+    bool, typer.Option("--report/--no-report", help="Write report.html.", rich_help_panel=o.RUN)
+]
+
+
+def prune(
+    ctx: typer.Context,
+    model: o.Model,
+    data: o.OptionalData = None,
+    weights: o.Weights = None,
+    num_classes: o.NumClasses = None,
+    input_shape: o.InputShape = None,
+    macs: o.Macs = None,
+    params: o.Params = None,
+    latency_ms: o.LatencyMs = None,
+    method: o.Method = "lcp",
+    metric: o.Metric = "l2",
+    min_keep: o.MinKeep = 0.10,
+    multiple_of: o.MultipleOf = 1,
+    epochs: Annotated[
+        int, typer.Option(min=0, help="Tune the result for so many epochs.", rich_help_panel=o.RUN)
+    ] = 0,
+    recipe: o.Recipe = "finetune",
+    true_loss: TrueLoss = 0,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    out: o.Out = None,
+    resume: o.Resume = False,
+    force: o.Force = False,
+    config: o.Config = None,
+    set_: o.Set = None,
+    report: Report = True,
+    json_: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Cut a trained network down to a limit, and tune it if asked to.
+
+    Examples:
+
+      lcprune prune runs/train --macs 50% --epochs 20
+
+      lcprune prune resnet56 --weights resnet56.safetensors --data cifar10:PATH --macs 62.7M
+
+      lcprune prune torchvision:resnet50 --weights pretrained --method naive --params 50%
+
+      lcprune prune resnet56 --config run.toml --set search.iterations=100
+    """
+    limits = _limits(macs=macs, params=params, latency_ms=latency_ms)
+    check_names([method], metric)
+    search, tuning = make_search(sections(ctx).get("search", {})), make_recipe(recipe, _tune(ctx), epochs)
+    listen(quiet)
+    where = pick_device(device)
+    data = data or folder_setting(model, "data")
+    dataset = open_data(data, seed) if data else None
+    needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
+    if dataset is None and needs_data:
+        raise UsageError(
+            f"method {method!r} with metric {metric!r} and epochs={epochs} needs data: name it with --data, "
+            "e.g. --data digits; without data there are --method naive and --method uniform"
+        )
+    network = open_network(model, weights, num_classes, input_shape, dataset, where)
+    describe_source(ctx, network, dataset)
+    with start_run(ctx, "prune", model) as run:
+        study = Study(
+            run,
+            network,
+            dataset,
+            tuning if epochs else None,
+            search,
+            metric,
+            min_keep,
+            multiple_of,
+            not quiet,
+        )
+        study.original()
+        extra = latency_model(network, study) if latency_ms is not None else {}
+        row = study.cut(method, limits, seed, **extra)
+        study.keep(row)
+        if true_loss and dataset is not None:
+            record_metric_error(study, [metric], true_loss, seed)
+        if report:
+            write_run_report(run)
+    tell(run, json_)
+
+
+def pareto(
+    ctx: typer.Context,
+    model: o.Model,
+    data: o.OptionalData = None,
+    weights: o.Weights = None,
+    num_classes: o.NumClasses = None,
+    input_shape: o.InputShape = None,
+    macs: o.ManyMacs = o.FRONTIER,
+    learn: Annotated[
+        str,
+        typer.Option(
+            help="'tightest': one search for all limits; 'each': one per limit.", rich_help_panel=o.SEARCH
+        ),
+    ] = "tightest",
+    methods: o.Methods = o.THREE_METHODS,
+    metric: o.Metric = "l2",
+    min_keep: o.MinKeep = 0.10,
+    multiple_of: o.MultipleOf = 1,
+    epochs: Annotated[
+        int, typer.Option(min=0, help="Tune every network for so many epochs.", rich_help_panel=o.RUN)
+    ] = 0,
+    recipe: o.Recipe = "finetune",
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    out: o.Out = None,
+    resume: o.Resume = False,
+    force: o.Force = False,
+    config: o.Config = None,
+    set_: o.Set = None,
+    report: Report = True,
+    json_: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Make a frontier: one search, networks at many limits, with naive and uniform beside them.
+
+    Examples:
+
+      lcprune pareto runs/train --macs 20%,30%,50%,70% --epochs 20
+
+      lcprune pareto resnet56 --weights resnet56.safetensors --data cifar10:PATH --learn each
+    """
+    check_names(methods, metric)
+    search, tuning = make_search(sections(ctx).get("search", {})), make_recipe(recipe, _tune(ctx), epochs)
+    listen(quiet)
+    where = pick_device(device)
+    dataset = need_data(data or folder_setting(model, "data"), "a frontier", seed)
+    network = open_network(model, weights, num_classes, input_shape, dataset, where)
+    describe_source(ctx, network, dataset)
+    with start_run(ctx, "pareto", model) as run:
+        study = Study(
+            run,
+            network,
+            dataset,
+            tuning if epochs else None,
+            search,
+            metric,
+            min_keep,
+            multiple_of,
+            not quiet,
+        )
+        study.original()
+        started = time.perf_counter()
+        frontier = lcprune.pareto(
+            network.model,
+            network.example,
+            data=study.batches(seed),
+            macs=list(macs),
+            learn=learn,
+            compare=list(methods),
+            metric=metric,
+            min_keep=min_keep,
+            multiple_of=multiple_of,
+            seed=seed,
+            search=search,
+            progress=not quiet,
+            run_dir=run.file("search"),
+            resume=run.file("search").exists(),
+            graph=study.graph,
+        )
+        seconds = time.perf_counter() - started
+        done = {row["network"] for row in run.records("results")}
+        for point in frontier.points:
+            limits = {"macs": point.limit}
+            name = label(point.method, limits)
+            if name not in done:
+                history = frontier.histories.get(point.limit, []) if point.method == "lcp" else []
+                study.finish(
+                    name,
+                    point.method,
+                    limits,
+                    seed,
+                    point.model,
+                    point.plan,
+                    history,
+                    seconds if history else 0.0,
+                )
+        if report:
+            write_run_report(run)
+    tell(run, json_)
+
+
+def latency_model(network: Network, study: Study) -> dict[str, Any]:
+    """What `lcprune.prune` needs for a limit on milliseconds: a prediction from kept counts."""
+    from lcprune import latency
+
+    predict = getattr(latency, "predictor", None)
+    if predict is None:
+        raise UsageError("--latency-ms is not available in this version; limit --macs or --params instead")
+    return {"latency": predict(study.graph)}
+
+
+def _limits(**given: float | None) -> dict[str, float]:
+    limits = {name: value for name, value in given.items() if value is not None}
+    if not limits:
+        raise UsageError("no limit: say what the network may cost, e.g. --macs 50% or --params 0.4M")
+    return limits
+
+
+def _tune(ctx: typer.Context) -> dict[str, Any]:
+    return sections(ctx).get("tune", {})

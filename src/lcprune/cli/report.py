@@ -1,0 +1,43 @@
+"""`lcprune report`: one page from one or several run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lcprune.cli import options as o
+from lcprune.cli.networks import wrong_usage
+from lcprune.cli.show import print_json
+from lcprune.report import write_report
+from lcprune.runs import Run
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page; report.html in the (first) folder by default."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
+    json_: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Make one self-contained HTML page, with its figures as PNG and SVG beside it.
+
+    Examples:
+
+      lcprune report runs/prune
+
+      lcprune report runs/uniform runs/naive runs/lcp --out comparison.html
+    """
+    with wrong_usage():
+        opened = [Run.open(path) for path in runs]
+    page = write_report(opened, out or runs[0] / "report.html", title)
+    if json_:
+        print_json(
+            {"report": str(page), "figures": sorted(str(f) for f in (page.parent / "figures").glob("*.svg"))}
+        )
+    else:
+        print(page)

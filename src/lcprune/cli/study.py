@@ -1,0 +1,336 @@
+"""Pruning one network in several ways, tuning each result, and recording everything.
+
+`prune`, `pareto`, `compare` and `demo` are all studies: they differ in which cuts they ask for. A study that
+was stopped goes on where it was: finished networks are not made again, an unfinished search or tuning is
+continued.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+import lcprune
+from lcprune.cli.command import UsageError
+from lcprune.cli.networks import PLAN, WEIGHTS, Network
+from lcprune.cli.sizes import format_size
+from lcprune.data import Dataset
+from lcprune.errors import ConfigError, MetricError, SearchError, TuneError
+from lcprune.runs import Run
+from lcprune.search import Record, Search
+from lcprune.tune import Recipe
+
+logger = logging.getLogger("lcprune")
+
+ORIGINAL = "original"
+
+
+@dataclass(eq=False)
+class Study:
+    """One network under study.
+
+    Attributes:
+        run: where everything is recorded.
+        network: what is pruned.
+        dataset: for searching (training images), tuning, and judging (test images); None for cuts without.
+        recipe: how to tune; None for not at all.
+        search: settings of the search.
+        metric: how units are scored.
+        min_keep: share of each group that stays.
+        multiple_of: widths are multiples of this.
+        progress: show bars.
+    """
+
+    run: Run
+    network: Network
+    dataset: Dataset | None = None
+    recipe: Recipe | None = None
+    search: Search = field(default_factory=Search)
+    metric: str = "l2"
+    min_keep: float = 0.10
+    multiple_of: int = 1
+    progress: bool = True
+
+    @cached_property
+    def graph(self) -> lcprune.ChannelGraph:
+        """The network, traced once."""
+        started = time.perf_counter()
+        graph = lcprune.trace(self.network.model, self.network.example)
+        seconds = time.perf_counter() - started
+        logger.info("traced %s: %d groups in %.1f s", self.network.name, len(graph.groups), seconds)
+        return graph
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.network.example.device
+
+    def original(self) -> dict[str, Any]:
+        """Judge the network as it is."""
+        found = self._done(ORIGINAL, 0)
+        if found is not None:
+            return found
+        row = {"network": ORIGINAL, "method": ORIGINAL, "limit": None, "seed": 0, **self._costs(self.graph)}
+        row.update(self._judge(self.network.model, ""))
+        self.run.add("results", row)
+        return row
+
+    def cut(self, method: str, limits: Mapping[str, Any], seed: int = 0, **options: Any) -> dict[str, Any]:
+        """Prune by one method to one limit, tune, judge and record.
+
+        Args:
+            method: one of `lcprune.methods()`.
+            limits: macs, params and/or latency_ms, as for `lcprune.prune`.
+            seed: of images, search and tuning.
+            **options: passed to `lcprune.prune`.
+
+        Returns:
+            The row of results.
+        """
+        name = label(method, limits)
+        found = self._done(name, seed)
+        if found is not None:
+            logger.info("%s: done before", _trial(name, seed))
+            return found
+        logger.info("%s: pruning", _trial(name, seed))
+        folder = self.run.file("networks", slug(_trial(name, seed)))
+        started = time.perf_counter()
+        result = lcprune.prune(
+            self.network.model,
+            self.network.example,
+            method=method,
+            metric=self.metric,
+            data=self.batches(seed),
+            min_keep=self.min_keep,
+            multiple_of=self.multiple_of,
+            seed=seed,
+            search=self.search,
+            progress=self.progress,
+            graph=self.graph,
+            run_dir=folder,
+            resume=folder.exists(),
+            **limits,
+            **options,
+        )
+        seconds = time.perf_counter() - started
+        return self.finish(name, method, limits, seed, result.model, result.plan, result.history, seconds)
+
+    def finish(
+        self,
+        name: str,
+        method: str,
+        limits: Mapping[str, float],
+        seed: int,
+        model: nn.Module,
+        plan: Any,
+        history: Sequence[Record] = (),
+        seconds: float = 0.0,
+    ) -> dict[str, Any]:
+        """Tune, judge, save and record a pruned network."""
+        resource, limit = next(iter(limits.items()))
+        costs = self._costs(plan)
+        row = {"network": name, "method": method, "resource": resource, "limit": limit, "seed": seed, **costs}
+        row["search_seconds"] = round(seconds, 2)
+        row.update(self._judge(model, "_before"))
+        row.update(
+            {key.removesuffix("_before"): value for key, value in row.items() if key.endswith("_before")}
+        )
+        folder = self.run.file("networks", slug(_trial(name, seed)))
+        epochs: list[dict[str, Any]] = []
+        if self.recipe is not None and self.dataset is not None:
+            epochs = self.tune(model, folder / "tuning", name, seed)
+            row.update(self._judge(model, ""))
+        lcprune.save(folder, model, plan)
+        # The row goes last: it says that this network is complete.
+        kept = [
+            {"network": name, "method": method, "limit": limit, **entry} for entry in self._schedule(plan)
+        ]
+        self._add_once("schedule", name, kept)
+        self._add_once("search", name, _search_rows(name, limit, history))
+        self._add_once("training", name, epochs)
+        self.run.add("results", row)
+        return row
+
+    def tune(self, model: nn.Module, folder: Any, name: str, seed: int) -> list[dict[str, Any]]:
+        """Train a pruned network in place; returns one row per epoch."""
+        from lcprune.tune import fit
+
+        assert self.recipe is not None and self.dataset is not None
+        recipe = replace(self.recipe, seed=self.recipe.seed + seed)
+        logger.info("%s: tuning for %d epochs", _trial(name, seed), recipe.epochs)
+        teacher = copy.deepcopy(self.network.model) if recipe.distill > 0 else None
+        result = fit(
+            model,
+            self.dataset,
+            recipe,
+            run_dir=folder,
+            resume=True,
+            teacher=teacher,
+            progress=self.progress,
+            device=self.device,
+        )
+        model.eval()
+        return epoch_rows(name, result.history)
+
+    def batches(self, seed: int) -> Any:
+        """Training images for metrics and search, drawn with the seed."""
+        if self.dataset is None:
+            return None
+        return self.dataset.batches("train", 128, limit=self.search.images, seed=seed, device=self.device)
+
+    def keep(self, row: Mapping[str, Any]) -> None:
+        """Make one network the run's own: its plan and weights go to the top of the folder."""
+        folder = self.run.file("networks", slug(_trial(row["network"], row["seed"])))
+        plan = lcprune.Plan.load(folder / PLAN)
+        base = open_like(self.network)
+        lcprune.save(self.run.path, lcprune.load(folder, base), plan)
+
+    def model_of(self, row: Mapping[str, Any]) -> nn.Module:
+        """A finished network, from its folder."""
+        if row["method"] == ORIGINAL:
+            return self.network.model
+        folder = self.run.file("networks", slug(_trial(row["network"], row["seed"])))
+        return lcprune.load(folder, open_like(self.network)).to(self.device).eval()
+
+    def _done(self, name: str, seed: int) -> dict[str, Any] | None:
+        rows = self.run.records("results")
+        return next((row for row in rows if (row["network"], row["seed"]) == (name, seed)), None)
+
+    def _add_once(self, kind: str, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        # The first trial stands for the others; and a run that was stopped between two files goes on here.
+        if rows and not any(row.get("network") == name for row in self.run.records(kind)):
+            self.run.add(kind, *rows)
+
+    def _costs(self, costs: Any) -> dict[str, Any]:
+        macs, params = int(costs.macs), int(costs.params)
+        shares = {"macs_share": macs / self.graph.macs, "params_share": params / self.graph.params}
+        return {"macs": macs, "params": params, **shares}
+
+    def _judge(self, model: nn.Module, suffix: str) -> dict[str, Any]:
+        if self.dataset is None:
+            return {}
+        loss, accuracy = judge(model, self.dataset, self.device)
+        return {f"loss{suffix}": loss, f"accuracy{suffix}": accuracy}
+
+    def _schedule(self, plan: Any) -> list[dict[str, Any]]:
+        return [
+            {
+                "group": group.name,
+                "position": position,
+                "size": group.size,
+                "kept": len(plan.kept.get(group.name, range(group.size))),
+            }
+            for position, group in enumerate(self.graph.groups)
+        ]
+
+
+def judge(model: nn.Module, dataset: Dataset, device: torch.device) -> tuple[float, float]:
+    """Loss and accuracy on the test images; on the validation images where there are no others."""
+    from lcprune.tune import evaluate
+
+    loss, accuracy = evaluate(model, dataset, "test" if len(dataset.test) else "val", device=device)
+    return float(loss), float(accuracy)
+
+
+def open_like(network: Network) -> nn.Module:
+    """A copy of the network to load weights into."""
+    return copy.deepcopy(network.model)
+
+
+def label(method: str, limits: Mapping[str, float]) -> str:
+    """A network's name in tables: `lcp 50 %`."""
+    words = {"macs": "", "params": " parameters", "latency_ms": " latency"}
+    parts = []
+    for name, limit in limits.items():
+        size = f"{limit:g} ms" if name == "latency_ms" and limit > 1 else format_size(limit)
+        parts.append(size + (words[name] if len(limits) > 1 or name != "macs" else ""))
+    return f"{method} {' and '.join(parts)}"
+
+
+def slug(name: str) -> str:
+    """A network's name as a folder's."""
+    return "-".join("".join(c if c.isalnum() or c == "." else " " for c in name.replace("%", "pc")).split())
+
+
+def epoch_rows(name: str, history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The epochs of a training as records for the report."""
+    return [
+        {"network": name, "epoch": e["epoch"], "loss": e["train_loss"], "accuracy": e.get("val_accuracy")}
+        for e in history
+    ]
+
+
+def make_search(section: Mapping[str, Any]) -> Search:
+    """The `[search]` section as settings."""
+    known = {item.name for item in fields(Search)} - {"prepare"}
+    for name in section:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(sorted(known))}"
+            raise UsageError(f"unknown setting 'search.{name}'; {hint}")
+    try:
+        return Search(**section)
+    except (SearchError, TypeError) as error:
+        raise UsageError(f"search: {error}") from None
+
+
+def make_recipe(name: str, section: Mapping[str, Any], epochs: int | None = None) -> Recipe:
+    """A named recipe with the changes of the `[tune]` section."""
+    from lcprune.tune import recipe
+
+    changes = dict(section) if epochs is None else {**section, "epochs": epochs}
+    try:
+        return recipe(name, **changes)
+    except (TuneError, TypeError) as error:
+        raise UsageError(str(error)) from None
+
+
+def check_names(methods: Sequence[str], metric: str) -> None:
+    """Refuse unknown methods and metrics before anything is built."""
+    try:
+        for method in methods:
+            lcprune.methods.get(method)
+        lcprune.metrics.get(metric)
+    except (ConfigError, MetricError) as error:
+        raise UsageError(str(error)) from None
+
+
+def save_plain(run: Run, model: nn.Module) -> None:
+    """Weights of a network that was not pruned."""
+    from safetensors.torch import save_file
+
+    from lcprune.files import atomic_write
+
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    with atomic_write(run.file(WEIGHTS)) as path:
+        save_file(state, path)
+
+
+def _search_rows(name: str, limit: float, history: Sequence[Record]) -> list[dict[str, Any]]:
+    finite = [record for record in history if record.difference < float("inf")]
+    naive = history[0].difference if history and history[0].difference < float("inf") else None
+    return [
+        {
+            "network": name,
+            "method": name.split(" ")[0],
+            "limit": limit,
+            "iteration": record.iteration,
+            "difference": record.difference,
+            "best": record.best,
+            "naive": naive,
+        }
+        for record in finite
+    ]
+
+
+def _trial(name: str, seed: int) -> str:
+    return name if seed == 0 else f"{name}, seed {seed}"

@@ -1,0 +1,166 @@
+"""`lcprune tune` and `lcprune evaluate`: what a pruned network can get back, and what it is worth."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from torch import nn
+
+import lcprune
+from lcprune.cli import options as o
+from lcprune.cli.command import UsageError, sections, start_run
+from lcprune.cli.finish import tell, write_run_report
+from lcprune.cli.networks import (
+    Network,
+    describe_source,
+    folder_setting,
+    need_data,
+    open_network,
+    pick_device,
+)
+from lcprune.cli.prune import Report
+from lcprune.cli.show import listen, print_json, print_table
+from lcprune.cli.study import ORIGINAL, epoch_rows, judge, make_recipe, save_plain
+from lcprune.runs import Run
+
+
+def tune(
+    ctx: typer.Context,
+    model: o.Model,
+    data: o.OptionalData = None,
+    weights: o.Weights = None,
+    num_classes: o.NumClasses = None,
+    input_shape: o.InputShape = None,
+    epochs: o.Epochs = None,
+    recipe: o.Recipe = "finetune",
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    out: o.Out = None,
+    resume: o.Resume = False,
+    force: o.Force = False,
+    config: o.Config = None,
+    set_: o.Set = None,
+    report: Report = True,
+    json_: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Fine-tune a network, usually the one that `lcprune prune` wrote.
+
+    Examples:
+
+      lcprune tune runs/prune --epochs 30
+
+      lcprune tune runs/prune --set tune.distill=0.5 --out runs/tuned
+    """
+    from lcprune.tune import fit
+
+    tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
+    listen(quiet)
+    where = pick_device(device)
+    dataset = need_data(data or folder_setting(model, "data"), "tuning", seed)
+    network = open_network(model, weights, num_classes, input_shape, dataset, where)
+    teacher = teacher_of(network) if tuning.distill > 0 else None
+    describe_source(ctx, network, dataset)
+    with start_run(ctx, "tune", model) as run:
+        graph = lcprune.trace(network.model, network.example)
+        before = judge(network.model, dataset, where)
+        result = fit(
+            network.model,
+            dataset,
+            tuning,
+            run_dir=run.file("tuning"),
+            resume=bool(resume),
+            teacher=teacher,
+            progress=not quiet,
+            device=where if device != "auto" else None,
+        )
+        network.model.eval()
+        if run.writes and not run.records("results"):
+            _record(run, network, graph, before, judge(network.model, dataset, where), seed)
+            run.add("training", *epoch_rows(run.records("results")[-1]["network"], result.history))
+            if network.plan is not None:
+                lcprune.save(run.path, network.model, network.plan)
+            else:
+                save_plain(run, network.model)
+        if report and run.writes:
+            write_run_report(run)
+    if run.writes:
+        tell(run, json_)
+
+
+def evaluate(
+    model: o.Model,
+    data: o.OptionalData = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    weights: o.Weights = None,
+    num_classes: o.NumClasses = None,
+    input_shape: o.InputShape = None,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    json_: o.Json = False,
+    debug: o.Debug = False,
+) -> None:
+    """Loss and accuracy of a network.
+
+    Examples:
+
+      lcprune evaluate runs/prune
+
+      lcprune evaluate resnet56 --weights resnet56.safetensors --data cifar10:PATH --split val
+    """
+    from lcprune.tune import evaluate as measure
+
+    if split not in ("train", "val", "test"):
+        raise UsageError(f"--split {split}: choose train, val or test")
+    where = pick_device(device)
+    dataset = need_data(data or folder_setting(model, "data"), "evaluating", seed)
+    network = open_network(model, weights, num_classes, input_shape, dataset, where)
+    loss, accuracy = measure(network.model, dataset, split, device=where)
+    images = len(dataset.split(split))
+    if json_:
+        print_json({"model": model, "split": split, "images": images, "loss": loss, "accuracy": accuracy})
+    else:
+        cells = [[model, split, str(images), f"{loss:.4f}", f"{100 * accuracy:.2f}"]]
+        print_table("", ["network", "split", "images", "loss", "accuracy (%)"], cells)
+
+
+def teacher_of(network: Network) -> nn.Module:
+    """The network before it was pruned, with its weights: what distillation imitates."""
+    source = network.run.settings if network.run is not None else {}
+    if network.plan is None or not source.get("weights"):
+        raise UsageError(
+            "tune.distill needs a teacher: tune a pruned run whose configuration names --weights"
+        )
+    return open_network(
+        str(source["model"]),
+        str(source["weights"]),
+        source.get("num_classes"),
+        source.get("input_shape"),
+        device=network.example.device,
+    ).model
+
+
+def _record(
+    run: Run,
+    network: Network,
+    graph: lcprune.ChannelGraph,
+    before: tuple[float, float],
+    after: tuple[float, float],
+    seed: int,
+) -> None:
+    """Carry the pruned run's records over, with the row of the network tuned."""
+    rows = network.run.records("results") if network.run is not None else []
+    pruned = [row for row in rows if row["method"] != ORIGINAL]
+    row: dict[str, Any] = (
+        dict(pruned[-1]) if len(pruned) == 1 else {"network": "tuned", "method": "tuned", "limit": None}
+    )
+    row.update(seed=seed, macs=int(graph.macs), params=int(graph.params))
+    row.update(loss_before=before[0], accuracy_before=before[1], loss=after[0], accuracy=after[1])
+    run.add("results", *[r for r in rows if r["method"] == ORIGINAL], row)
+    if len(pruned) == 1 and network.run is not None:
+        for kind in ("schedule", "search", "metric"):
+            carried = network.run.records(kind)
+            if carried:
+                run.add(kind, *carried)
