@@ -1,0 +1,11 @@
+"""Training and fine-tuning.
+
+result = lcprune.tune.fit(model, data, lcprune.tune.recipe("finetune", epochs=30), run_dir="runs/tune")
+loss, accuracy = lcprune.tune.evaluate(model, data, "test")
+"""
+
+from lcprune.tune.evaluate import Evaluation, evaluate, recalibrate
+from lcprune.tune.fit import FitResult, fit
+from lcprune.tune.recipe import Recipe, recipe, recipes
+
+__all__ = ["Evaluation", "FitResult", "Recipe", "evaluate", "fit", "recalibrate", "recipe", "recipes"]

@@ -1,0 +1,122 @@
+"""Checkpoints: one safetensors file with everything a run needs to go on, renamed into place.
+
+Order, augmentation and dropout are functions of (seed, epoch, step), so weights, statistics, momentum and the
+place in the run are all there is to keep. One file means that a checkpoint is either the old or the new one,
+whenever the process is killed; safetensors means that reading it runs no code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lcprune.errors import TuneError
+from lcprune.files import atomic_write
+
+_FORMAT = "lcprune-checkpoint-1"
+
+
+@dataclass
+class Place:
+    """Where a run is.
+
+    Attributes:
+        epoch: the epoch under way, counted from 0; equal to the number of epochs when finished.
+        step: steps of it that are done.
+        history: one record per finished epoch.
+        seconds: training time so far.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def save(
+    path: Path, model: nn.Module, extra: Mapping[str, Tensor], place: Place, identity: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint.
+
+    Args:
+        path: the file.
+        model: weights and statistics.
+        extra: momentum and what else the step keeps, by name.
+        place: where the run is.
+        identity: what must be the same when the run goes on (recipe, data, shapes).
+    """
+    tensors = {f"model.{name}": _plain(tensor) for name, tensor in model.state_dict().items()}
+    tensors.update({f"extra.{name}": _plain(tensor) for name, tensor in extra.items()})
+    state = {
+        "epoch": place.epoch,
+        "step": place.step,
+        "history": place.history,
+        "seconds": place.seconds,
+        "identity": identity,
+    }
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, metadata={"format": _FORMAT, "state": json.dumps(state)})
+
+
+def load(path: Path, model: nn.Module, extra: Mapping[str, Tensor], identity: Mapping[str, Any]) -> Place:
+    """Read a checkpoint into live tensors, in place, so that a captured graph would still find them.
+
+    Args:
+        path: the file.
+        model: receives weights and statistics.
+        extra: tensors that receive what was saved under their names.
+        identity: of the run that wants to go on; a difference is an error.
+    """
+    try:
+        with safe_open(path, framework="pt") as stored:
+            metadata = stored.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise TuneError(f"{path} is not a checkpoint of lcprune")
+            state = json.loads(metadata["state"])
+            _compare(path, state["identity"], json.loads(json.dumps(identity)))
+            live = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+            live.update({f"extra.{name}": tensor for name, tensor in extra.items()})
+            absent = sorted(set(live) ^ set(stored.keys()))
+            if absent:
+                raise TuneError(
+                    f"{path} does not belong to this network: {', '.join(absent[:5])} are in one only"
+                )
+            with torch.no_grad():
+                for name, tensor in live.items():
+                    tensor.copy_(stored.get_tensor(name))
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise TuneError(f"{path} is damaged: {error}. Remove it to start again.") from error
+    return Place(state["epoch"], state["step"], state["history"], state["seconds"])
+
+
+def save_weights(path: Path, model: nn.Module, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a network's weights as safetensors, atomically."""
+    with atomic_write(path) as temporary:
+        tensors = {name: _plain(tensor) for name, tensor in model.state_dict().items()}
+        save_file(tensors, temporary, metadata=dict(metadata or {}))
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    # Safetensors keeps neither strides nor shared storage.
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _compare(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    different = [
+        f"{key} was {saved.get(key)!r} and is {own.get(key)!r}"
+        for key in {**saved, **own}
+        if saved.get(key) != own.get(key)
+    ]
+    if different:
+        raise TuneError(
+            f"{path} belongs to another run: {'; '.join(different[:6])}. Resume with the same settings, or "
+            "start in another folder."
+        )

@@ -1,0 +1,166 @@
+"""Data-parallel training under `torchrun` or `accelerate launch`.
+
+Both start one process per device and say so in the environment. Gradients are averaged by PyTorch's
+DistributedDataParallel; batch-norm statistics are taken over the batches of all processes together, so that
+any number of processes computes what one process does with the same global batch.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lcprune.errors import TuneError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among its siblings.
+
+    Attributes:
+        rank: 0 writes the files.
+        size: number of processes.
+        device: what this process computes on.
+        owned: whether `join` created the process group, so that `leave` ends it.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    owned: bool = False
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` holds in any process."""
+        if self.size == 1:
+            return flag
+        held = torch.tensor([int(flag)], device=self.device)
+        dist.all_reduce(held, op=dist.ReduceOp.MAX)
+        return bool(held.item())
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over all processes."""
+        if self.size == 1:
+            return value
+        total = value.clone()
+        dist.all_reduce(total)
+        return total / self.size
+
+    def leave(self) -> None:
+        """End the process group, if `join` made it."""
+        if self.owned and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def join(device: torch.device) -> World:
+    """Find the siblings of this process, if a launcher started some.
+
+    Args:
+        device: where a single process would compute; on GPUs every process takes its own.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if dist.is_available() and dist.is_initialized():
+        size = dist.get_world_size()
+    if size == 1:
+        return World(0, 1, device)
+    if not dist.is_available():
+        raise TuneError("this build of PyTorch has no torch.distributed, which WORLD_SIZE > 1 asks for")
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    owned = not dist.is_initialized()
+    if owned:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return World(dist.get_rank(), dist.get_world_size(), device, owned)
+
+
+def parallel(model: nn.Module, world: World) -> nn.Module:
+    """`model` wrapped so that gradients and batch-norm statistics are shared.
+
+    Args:
+        model: on its device already; its batch-norm layers are replaced in place, parameters are not.
+        world: more than one process.
+    """
+    if world.device.type == "cuda":
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        return nn.parallel.DistributedDataParallel(model, device_ids=[world.device.index])
+    _replace_norms(model)
+    return nn.parallel.DistributedDataParallel(model)
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over processes; the gradient of a sum is the sum of the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+
+class _SharedBatchNorm(_BatchNorm):
+    """Batch norm over all processes on a CPU, for which PyTorch's SyncBatchNorm does not exist."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        pass
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(input)
+        axes = [axis for axis in range(input.dim()) if axis != 1]
+        count = input.numel() // input.shape[1] * dist.get_world_size()
+        mean = _Sum.apply(input.sum(axes)) / count
+        shape = [-1 if axis == 1 else 1 for axis in range(input.dim())]
+        centred = input - mean.view(shape)
+        variance = _Sum.apply(centred.square().sum(axes)) / count
+        if self.running_mean is not None and self.running_var is not None:
+            with torch.no_grad():
+                assert self.num_batches_tracked is not None
+                self.num_batches_tracked.add_(1)
+                share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean, share)
+                self.running_var.lerp_(variance * (count / max(count - 1, 1)), share)
+        scaled = centred * torch.rsqrt(variance + self.eps).view(shape)
+        if not self.affine:
+            return scaled
+        return scaled * self.weight.view(shape) + self.bias.view(shape)
+
+
+def _replace_norms(module: nn.Module) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, _BatchNorm) and child.track_running_stats:
+            shared = _SharedBatchNorm(child.num_features, child.eps, child.momentum, child.affine)
+            # The same tensors under a new class: what is trained is still the caller's network.
+            shared._parameters, shared._buffers = child._parameters, child._buffers
+            shared.train(child.training)
+            setattr(module, name, shared)
+        else:
+            _replace_norms(child)
+
+
+def norms_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The batch-norm modules of a network, to be put back by `restore_norms`."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+
+
+def restore_norms(model: nn.Module, norms: dict[str, nn.Module]) -> None:
+    """Put back the batch-norm modules that `parallel` replaced; their tensors were trained all along."""
+    for name, module in norms.items():
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, module)

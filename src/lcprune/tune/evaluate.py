@@ -1,0 +1,119 @@
+"""Loss and accuracy of a network on a split, and batch-norm statistics measured anew."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lcprune.data import Dataset
+from lcprune.errors import TuneError
+from lcprune.tune.step import autocast
+
+
+class Evaluation(NamedTuple):
+    """Mean cross entropy, and the share of images classified correctly (0 to 1)."""
+
+    loss: float
+    accuracy: float
+
+
+def pick_device(device: str | torch.device | None = None) -> torch.device:
+    """The given device, or the GPU where there is one."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    if str(chosen) == "cuda":  # without a number: the current one
+        chosen = torch.device("cuda", torch.cuda.current_device())
+    return chosen
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    dataset: Dataset,
+    split: str = "test",
+    *,
+    batch_size: int = 500,
+    limit: int | None = None,
+    device: str | torch.device | None = None,
+    precision: str = "fp32",
+    workers: int = 0,
+) -> Evaluation:
+    """Loss and accuracy on a split.
+
+    Args:
+        model: the network; moved to the device, otherwise left as it was.
+        dataset: where the images are.
+        split: "train", "val" or "test".
+        batch_size: images at a time.
+        limit: use at most so many images.
+        device: None for the GPU where there is one.
+        precision: "fp32" or "bf16".
+        workers: processes that decode image files.
+    """
+    where = pick_device(device)
+    training = model.training
+    model.to(where).eval()
+    total = torch.zeros((), dtype=torch.float64)
+    correct, seen = 0, 0
+    losses, hits = [], []
+    try:
+        for images, labels in dataset.batches(split, batch_size, limit=limit, device=where, workers=workers):
+            with autocast(where, precision):
+                logits = model(images).float()
+            losses.append(functional.cross_entropy(logits, labels, reduction="sum"))
+            hits.append((logits.argmax(1) == labels).sum())
+            seen += len(labels)
+        total = torch.stack(losses).double().sum().cpu()
+        correct = int(torch.stack(hits).sum())
+    finally:
+        model.train(training)
+    return Evaluation(float(total) / seen, correct / seen)
+
+
+@torch.no_grad()
+def recalibrate(
+    model: nn.Module,
+    dataset: Dataset,
+    images: int = 2000,
+    *,
+    batch_size: int = 250,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+) -> None:
+    """Measure batch-norm statistics anew, as plain averages over training images.
+
+    Pruning shifts what reaches every normalisation; statistics of the smaller network are part of its repair.
+
+    Args:
+        model: changed in place.
+        dataset: its training images are drawn, without augmentation.
+        images: how many.
+        batch_size: images at a time.
+        seed: of the draw.
+        device: None for the GPU where there is one.
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    if not norms:
+        return
+    if images < 2:
+        raise TuneError(f"images={images}: statistics need at least two")
+    where = pick_device(device)
+    training, momenta = model.training, [norm.momentum for norm in norms]
+    model.to(where).eval()
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a cumulative average
+            norm.train()
+        for batch, _ in dataset.batches("train", batch_size, limit=images, seed=seed, device=where):
+            if len(batch) > 1:
+                model(batch)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        model.train(training)

@@ -1,0 +1,36 @@
+"""What training minimises: cross entropy, smoothed and drawn towards a teacher as the recipe says."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional
+
+from lcprune.tune.recipe import Recipe
+
+
+def training_loss(
+    logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits: Tensor | None = None
+) -> Tensor:
+    """The loss of one batch, float32.
+
+    Distillation after Hinton et al., https://arxiv.org/abs/1503.02531: the squared temperature keeps the size
+    of the gradients when the temperature changes.
+
+    Args:
+        logits: (B, classes).
+        labels: int64 (B,).
+        recipe: label smoothing and distillation.
+        teacher_logits: (B, classes) of the unpruned network, if it teaches.
+    """
+    logits = logits.float()
+    loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
+    if teacher_logits is None or recipe.distill == 0:
+        return loss
+    temperature = recipe.temperature
+    distance = functional.kl_div(
+        functional.log_softmax(logits / temperature, dim=1),
+        functional.log_softmax(teacher_logits.float() / temperature, dim=1),
+        reduction="batchmean",
+        log_target=True,
+    )
+    return (1 - recipe.distill) * loss + recipe.distill * temperature**2 * distance

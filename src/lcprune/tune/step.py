@@ -1,0 +1,166 @@
+"""One training step: eager, or captured once as a CUDA graph and replayed.
+
+A step of a CIFAR network at batch 128 is hundreds of kernels of a few microseconds; launching them one by one
+from Python leaves a GPU idle most of the time. The captured step reads its batch, its learning rate and its
+place in the epoch from device memory, and writes its loss there, so replays follow one another without the
+host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from lcprune.tune.feed import Feed
+from lcprune.tune.loss import training_loss
+from lcprune.tune.recipe import Recipe
+
+_WARMUP_STEPS = 4  # cuDNN chooses its kernels and the allocator settles before the capture
+
+
+class Stepper:
+    """Forward, backward and update of one batch, with all its results left on the device.
+
+    Args:
+        network: what is called (the model, or a wrapper of it such as DDP).
+        feed: gives the batches.
+        recipe: loss, precision and optimizer settings.
+        groups: parameters and their base learning rates.
+        teacher: the network to imitate, in evaluation mode, if any.
+        capture: replay a CUDA graph. Parameters and buffers must stay where they are from then on.
+
+    Attributes:
+        losses: float32 (steps,), the loss of each step of this epoch.
+        correct: int64 (1,), correctly classified images of this epoch.
+        momentum: one tensor per parameter, like it.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        feed: Feed,
+        recipe: Recipe,
+        groups: list[tuple[list[nn.Parameter], float]],
+        teacher: nn.Module | None = None,
+        capture: bool = False,
+    ) -> None:
+        self.network, self.feed, self.recipe, self.teacher = network, feed, recipe, teacher
+        self.device = feed.cursor.device
+        self.base = [rate for _, rate in groups]
+        # A learning rate in device memory can change between replays; on a CPU a number does.
+        self.rates = [torch.tensor(rate, device=self.device) for rate in self.base]
+        on_gpu = self.device.type == "cuda"
+        self.optimizer = torch.optim.SGD(
+            [
+                {"params": params, "lr": tensor if on_gpu else rate}
+                for (params, rate), tensor in zip(groups, self.rates, strict=True)
+            ],
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=recipe.nesterov and recipe.momentum > 0,
+            fused=True,
+        )
+        self.momentum: list[Tensor] = []
+        if recipe.momentum:
+            # Zeros are what the first step assumes; having them now makes every step the same code.
+            for params, _ in groups:
+                for parameter in params:
+                    buffer = torch.zeros_like(parameter)
+                    self.optimizer.state[parameter]["momentum_buffer"] = buffer
+                    self.momentum.append(buffer)
+        self.losses = torch.zeros(feed.steps, device=self.device)
+        self.correct = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.factors = torch.zeros(feed.steps, device=self.device)
+        self._host_factors: list[float] = []
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if capture:
+            self._capture()
+
+    def start(self, epoch: int, step: int) -> None:
+        """Prepare for an epoch, from the given step on."""
+        factors = self.recipe.factors(epoch, self.feed.steps)
+        self._host_factors = factors.tolist()
+        self.factors.copy_(torch.from_numpy(factors))
+        self.feed.start(epoch, step)
+        if step == 0:
+            self.losses.zero_()
+            self.correct.zero_()
+
+    def step(self, position: int) -> None:
+        """Run one step; `position` is its place in the epoch, as the cursor says too."""
+        self.feed.advance()
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        if self.device.type != "cuda":
+            for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
+                group["lr"] = base * self._host_factors[position]
+        self.optimizer.zero_grad(set_to_none=True)
+        self._body()
+
+    def _body(self) -> None:
+        """Everything that happens on the device. Nothing in here may wait for it."""
+        cursor = self.feed.cursor
+        images, labels = self.feed.fetch()
+        if not self.recipe.channels_last:
+            images = images.contiguous()
+        if self.device.type == "cuda":
+            factor = self.factors.index_select(0, cursor).view(())
+            for rate, base in zip(self.rates, self.base, strict=True):
+                torch.mul(factor, base, out=rate)
+        with autocast(self.device, self.recipe.precision):
+            logits = self.network(images)
+            taught = None
+            if self.teacher is not None:
+                with torch.no_grad():
+                    taught = self.teacher(images)
+        loss = training_loss(logits, labels, self.recipe, taught)
+        loss.backward()
+        self.optimizer.step()
+        with torch.no_grad():
+            self.losses.index_copy_(0, cursor, loss.detach().view(1))
+            self.correct.add_((logits.detach().argmax(1) == labels).sum())
+            cursor.add_(1)
+
+    def _capture(self) -> None:
+        with self._untouched():
+            self.feed.start(0, 0)
+            with contextlib.suppress(StopIteration):
+                self.feed.advance()
+            stream = torch.cuda.Stream(self.device)
+            stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(stream):
+                for _ in range(_WARMUP_STEPS):
+                    self.feed.cursor.zero_()
+                    self.optimizer.zero_grad(set_to_none=True)
+                    self._body()
+            torch.cuda.current_stream(self.device).wait_stream(stream)
+            torch.cuda.synchronize(self.device)
+            self.feed.cursor.zero_()
+            # Without gradients to add to, the captured backward pass writes them afresh at every replay.
+            self.optimizer.zero_grad(set_to_none=True)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._body()
+            self.graph = graph
+
+    @contextlib.contextmanager
+    def _untouched(self) -> Iterator[None]:
+        """Put weights, statistics and momentum back in place after the warm-up, at the same addresses."""
+        live = [*self.network.parameters(), *self.network.buffers(), *self.momentum]
+        saved = [tensor.detach().clone() for tensor in live]
+        yield
+        with torch.no_grad():
+            for tensor, value in zip(live, saved, strict=True):
+                tensor.copy_(value)
+        self.losses.zero_()
+        self.correct.zero_()
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The autocast context of a precision; its weight cache would outlive a captured graph, so it is off."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False)
