@@ -35,7 +35,7 @@ class Small(nn.Module):
         y = torch.relu(y)
         y = torch.relu(self.expand_bn(self.expand(y)))
         y = torch.relu(self.depth_bn(self.depth(y)))
-        y = torch.relu(self.up_bn(self.up(y))).mean((2, 3))
+        y = torch.relu(self.up_bn(self.up(y)).clamp_(max=0.5)).mean((2, 3))
         return self.fc2(torch.relu(self.fc1_bn(self.fc1(y))))
 
 

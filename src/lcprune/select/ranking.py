@@ -37,7 +37,7 @@ class Ranking:
         min_keep: fraction of each group's units that always stays, rounded up; at least one unit does.
         multiple_of: cut widths are multiples of this. A group may also stay whole, and does if it has no
             smaller multiple above its floor.
-        floors: (groups,) higher floors than `min_keep` gives, e.g. those of the network before an earlier cut.
+        floors: (groups,) higher floors than `min_keep` gives, e.g. those from before an earlier cut.
 
     Attributes:
         deviation: (groups,) standard deviation of each group's scores, sigma_l of the paper.
