@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from lcprune.errors import PlanError
+from lcprune.graph.run import plain_attention
 from lcprune.graph.silence import Silence
 from lcprune.graph.skeleton import copy_with, inputs_to, unwrap
 from lcprune.plan import Plan
@@ -74,7 +75,7 @@ def _compare(model: nn.Module, plan: Plan, smaller: nn.Module, args: tuple[Any, 
     run = Silence(copy_with(model, lambda name, tensor: cast(tensor).clone()).eval(), plan.cuts)
     # In-place operators of the network must not reach the caller's tensors, nor the second run.
     reference = run.forward(tree_map_only(Tensor, torch.clone, inputs))
-    with torch.no_grad():
+    with torch.no_grad(), plain_attention():
         got = copy_with(smaller, lambda name, tensor: cast(tensor).clone()).eval()(*inputs)
     expected, found = _floats(reference), _floats(got)
     if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:

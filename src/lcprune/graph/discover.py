@@ -180,19 +180,18 @@ class Discover(Run):
         self.group_uses.append((self.module, _numpy(layer)))
 
     def after(self, call: Call, out: Any) -> None:
-        for tensor in (out,) if isinstance(out, Tensor) else tree_iter(out):
-            if isinstance(tensor, Tensor):
-                for layer in self.labels_of(tensor).layers:
-                    if layer.numel() > 1 and len(varying(layer)) == 1:
-                        self._fact(layer.numel(), layer)
+        outputs = [self.labels_of(tensor) for tensor in tree_iter(out) if isinstance(tensor, Tensor)]
+        for labels in (*call.labels, *outputs):
+            for layer in labels.layers:
+                if layer.numel() > 1 and len(varying(layer)) == 1:
+                    self._fact(layer.numel(), layer)
 
     def _fact(self, size: int, layer: Tensor) -> None:
-        for module in {self.module}:
-            key = (module, id(layer))
-            if key not in self._seen:
-                self._seen.add(key)
-                self._alive.append(layer)
-                self.facts.setdefault(module, []).append(Fact(size, _numpy(layer)))
+        key = (self.module, id(layer))
+        if key not in self._seen:
+            self._seen.add(key)
+            self._alive.append(layer)
+            self.facts.setdefault(self.module, []).append(Fact(size, _numpy(layer)))
 
     def _edge(self, a: Tensor, b: Tensor) -> None:
         self.edges.append((_numpy(a), _numpy(b)))

@@ -45,7 +45,7 @@ class Run(TorchDispatchMode):
 
     def forward(self, args: tuple[Any, ...]) -> Any:
         """Run the network and return its output."""
-        with torch.no_grad(), _plain_attention(), self._module_hooks(), self:
+        with torch.no_grad(), plain_attention(), self._module_hooks(), self:
             return self.model(*args)
 
     # -- what a rule can say; each kind of run answers in its own way -------------------------------------------
@@ -188,7 +188,7 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 @contextlib.contextmanager
-def _plain_attention() -> Iterator[None]:
+def plain_attention() -> Iterator[None]:
     """Attention as matrix products, so that every channel can be followed through it."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

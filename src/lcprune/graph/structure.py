@@ -145,20 +145,13 @@ class Structure:
         return order
 
     def _widen(self, kept: Sequence[NDArray[np.int64]]) -> Sequence[NDArray[np.int64]]:
-        """One more unit for the groups that leave a single channel on some axis."""
-        keeps = self.keeps(kept)
-        short: set[int] = set()
-        for axis in self.axes:
-            atoms = slice(axis.start, axis.start + axis.length)
-            if int(keeps[atoms].sum()) == 1:
-                short |= set(self.units.group_of[atoms].tolist()) - {-1}
-        if not short:
+        """One more unit for the groups that keep a single one."""
+        if all(len(own) > 1 for own in kept):
             return kept
-        wider = list(kept)
-        for group in short:
-            size = self.units.groups[group].size
-            rest = np.setdiff1d(np.arange(size), kept[group])
-            wider[group] = np.sort(np.append(kept[group], rest[:1]))
+        wider = []
+        for group, own in zip(self.units.groups, kept, strict=True):
+            rest = np.setdiff1d(np.arange(group.size), own)[: 1 if len(own) == 1 else 0]
+            wider.append(np.sort(np.append(own, rest)))
         return wider
 
     def _replay(self, keeps: NDArray[np.bool_], ties: Sequence[AttributeTie] | None) -> Order:

@@ -19,6 +19,7 @@ from lcprune.graph.structure import AttributeTie, Structure, TrialError
 
 _TRIALS = 400
 _CONFIRMATIONS = 2
+_CANDIDATES = 24
 
 
 class Trials:
@@ -36,6 +37,7 @@ class Trials:
         self.modules = dict(structure.skeleton.named_modules())
         self.random = np.random.default_rng(0)
         self.budget = _TRIALS
+        self.kept: list[NDArray[np.int64]] = []
         self._keys = self._grid_keys()
         self.options = {key: 0 for key in self._keys}
         self._resolve()
@@ -44,7 +46,8 @@ class Trials:
         """Try and mend until cuts succeed."""
         confirmed = 0
         while confirmed <= _CONFIRMATIONS and self.structure.units.groups:
-            failure = self._try(None, self.structure.ties)
+            self.kept = self._choose(None)
+            failure = self._try(self.kept, self.structure.ties)
             if failure is None:
                 confirmed += 1
                 continue
@@ -56,17 +59,20 @@ class Trials:
 
     # -- trying -------------------------------------------------------------------------------------------------
 
-    def _try(self, only: set[int] | None, ties: Sequence[AttributeTie]) -> TrialError | None:
-        """Cut all groups (or `only` these) at random; the failure, if there is one."""
-        self.budget -= 1
-        units = self.structure.units
+    def _choose(self, only: set[int] | None) -> list[NDArray[np.int64]]:
+        """A random cut of all groups, or of `only` these."""
         kept: list[NDArray[np.int64]] = []
-        for position, group in enumerate(units.groups):
+        for position, group in enumerate(self.structure.units.groups):
             if only is not None and position not in only:
                 kept.append(np.arange(group.size))
                 continue
             count = int(self.random.integers(1, group.size))
             kept.append(np.sort(self.random.choice(group.size, count, replace=False)))
+        return kept
+
+    def _try(self, kept: list[NDArray[np.int64]], ties: Sequence[AttributeTie]) -> TrialError | None:
+        """Make a cut and run it; the failure, if there is one."""
+        self.budget -= 1
         try:
             order = self.structure.order(kept, ties)
         except TrialError as failure:
@@ -94,9 +100,11 @@ class Trials:
             for tie in candidates:
                 first.setdefault((tie.module, tie.attribute, tie.index), tie)
             batches.append(list(first.values()))
-        for batch in batches[:12]:
-            ties = [*self.structure.ties, *batch]
-            if self._further(failure, self._try(None, ties)):
+        for batch in batches[:_CANDIDATES]:
+            replaced = {(tie.module, tie.attribute, tie.index) for tie in batch}
+            ties = [t for t in self.structure.ties if (t.module, t.attribute, t.index) not in replaced] + batch
+            # The same cut as before, so that getting further is not luck.
+            if self._further(failure, self._try(self.kept, ties)):
                 for tie in batch:
                     ties += self._likewise(tie, ties)
                 self.structure.ties = ties
@@ -106,14 +114,13 @@ class Trials:
     def _candidates(self, failure: TrialError) -> Iterator[AttributeTie]:
         """Integers kept by the running modules that equal the length of an axis that is being cut."""
         stack = list(dict.fromkeys(reversed(failure.stack)))
-        known = {(tie.module, tie.attribute, tie.index) for tie in self.structure.ties}
-        seen = set()
-        for place in stack[:2]:
+        seen = {(tie.module, tie.attribute, tie.index, tie.atoms.tobytes()) for tie in self.structure.ties}
+        for place in stack:
             for fact in self._cut_facts(place):
                 for name in stack:
                     for attribute, index, value in _integers(self.modules[name]):
                         key = (name, attribute, index, fact.atoms.tobytes())
-                        if value == fact.size and (name, attribute, index) not in known and key not in seen:
+                        if value == fact.size and key not in seen:
                             seen.add(key)
                             yield AttributeTie(name, attribute, index, value, fact.atoms)
 
@@ -160,7 +167,7 @@ class Trials:
             for option in range(before + 1, grid.options):
                 self.options[key] = option
                 self._resolve()
-                if self._further(failure, self._try(None, self.structure.ties)):
+                if self._further(failure, self._try(self._choose(None), self.structure.ties)):
                     return True
             self.options[key] = before
             self._resolve()
@@ -178,7 +185,7 @@ class Trials:
                     groups = sorted({g for f in facts for g in units.group_of[units.position(f.atoms)].tolist() if g >= 0})
                     break
         groups = groups or list(range(len(units.groups)))
-        alone = [group for group in groups[:8] if self._try({group}, self.structure.ties) is not None] if len(groups) > 1 else groups
+        alone = [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None] if len(groups) > 1 else groups
         where = failure.stack[-1] if failure.stack else ""
         self._freeze_groups(alone or groups, f"{where}: {failure}" if where else str(failure))
 
