@@ -7,17 +7,18 @@ Settings come, each over the one before, from: the defaults, the folder of `--re
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from lcprune.errors import ConfigError, LcpruneError
+from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError
 from lcprune.runs import Interrupted, Run
 from lcprune.toml import parse_toml, read_toml
 
@@ -41,6 +42,15 @@ class UsageError(LcpruneError):
     """What was typed cannot be meant; exit code 2."""
 
 
+@contextlib.contextmanager
+def wrong_usage() -> Iterator[None]:
+    """Inside, a name, file or folder that does not fit counts as wrong usage."""
+    try:
+        yield
+    except (ModelError, DataError, ConfigError, MissingDependencyError) as error:
+        raise UsageError(str(error)) from error
+
+
 class Command(TyperCommand):
     """A command whose options can also come from a file, and whose errors are short."""
 
@@ -51,7 +61,7 @@ class Command(TyperCommand):
             values = _merged(str(ctx.info_name), typed)
             ctx.default_map, sections = _split(values, {str(p.name) for p in self.params} - PLUMBING)
         except LcpruneError as error:
-            raise typer.BadParameter(str(error)) from None
+            raise typer.BadParameter(str(error), ctx=ctx) from None
         ctx.meta[_SECTIONS_KEY] = sections
         return super().parse_args(ctx, args)
 
@@ -96,9 +106,10 @@ def start_run(ctx: typer.Context, command: str, subject: str) -> Run:
     from lcprune.runs import default_folder
 
     out, resume, force = (ctx.params.get(name) for name in ("out", "resume", "force"))
-    if resume and out is not None:
-        return Run.resume(out, command, settings(ctx))
-    return Run.create(out or default_folder(command, subject), command, settings(ctx), force=bool(force))
+    with wrong_usage():
+        if resume and out is not None:
+            return Run.resume(out, command, settings(ctx))
+        return Run.create(out or default_folder(command, subject), command, settings(ctx), force=bool(force))
 
 
 def _merged(command: str, typed: Mapping[str, Any]) -> dict[str, Any]:

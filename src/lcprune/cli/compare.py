@@ -14,7 +14,7 @@ from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
 from lcprune.cli.prune import Report, TrueLoss
 from lcprune.cli.show import listen
-from lcprune.cli.study import Study, check_names, make_recipe, make_search
+from lcprune.cli.study import Study, check_names, check_reachable, make_recipe, make_search, trace
 from lcprune.files import atomic_write
 from lcprune.report.tables import csv_text, latex, markdown, result_table
 from lcprune.runs import Run
@@ -65,6 +65,8 @@ def compare(
     dataset = need_data(data or folder_setting(model, "data"), "a comparison")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
+    graph = trace(network)
+    check_reachable(graph, macs, None, min_keep, multiple_of)
     with start_run(ctx, "compare", model) as run:
         study = Study(
             run,
@@ -77,6 +79,7 @@ def compare(
             multiple_of,
             not quiet,
         )
+        study.graph = graph
         grid(study, methods, macs, seeds)
         if true_loss:
             record_metric_error(study, [metric], true_loss)

@@ -44,7 +44,7 @@ def latency(
     shapes = {tuple(network.example.shape[1:]) for network in opened}
     if len(shapes) > 1:
         raise UsageError("these networks take different inputs; say one shape with --input-shape")
-    rows = measure({n.name: n.model for n in opened}, opened[0].example, batch_sizes)
+    rows = measure({n.name: n.model for n in opened}, opened[0].example, batch_sizes, not quiet)
     if json_:
         print_json({"device": str(where), "latency": rows})
         return
@@ -57,24 +57,39 @@ def latency(
 
 
 def measure(
-    networks: Mapping[str, nn.Module], example: Tensor, batch_sizes: Sequence[int]
+    networks: Mapping[str, nn.Module],
+    example: Tensor,
+    batch_sizes: Sequence[int],
+    progress: bool,
+    rounds: int = 15,
 ) -> list[dict[str, Any]]:
     """Milliseconds per image: a row per network and batch size, with the middle half of the measurements."""
     from lcprune.latency import measure as run
 
-    raise NotImplementedError
+    records = run(networks, example, batch_sizes, device=example.device, rounds=rounds, progress=progress)
+    return [
+        {
+            "network": record.model,
+            "batch_size": record.batch_size,
+            "device": record.device,
+            "ms": record.ms_per_image,
+            "low": record.low,
+            "high": record.high,
+            "error": record.error,
+        }
+        for record in records
+    ]
 
 
-def record_latency(study: Study, batch_sizes: Sequence[int]) -> None:
+def record_latency(study: Study, batch_sizes: Sequence[int], rounds: int = 15) -> None:
     """Measure every network of a study (the first trial of each) and record it; once."""
     if study.run.records("latency"):
         return
     results = study.run.records("results")
     first = {row["network"]: row for row in reversed(results)}
     chosen = {name: first[name] for name in dict.fromkeys(row["network"] for row in results)}
-    measured = measure(
-        {name: study.model_of(row) for name, row in chosen.items()}, study.network.example, batch_sizes
-    )
+    networks = {name: study.model_of(row) for name, row in chosen.items()}
+    measured = measure(networks, study.network.example, batch_sizes, study.progress, rounds)
     rows = [
         {**row, "method": chosen[row["network"]]["method"], "limit": chosen[row["network"]]["limit"]}
         for row in measured

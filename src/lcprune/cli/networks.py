@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 
 import lcprune
 from lcprune import models
-from lcprune.cli.command import UsageError
-from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError
+from lcprune.cli.command import UsageError, wrong_usage
+from lcprune.errors import LcpruneError
 from lcprune.runs import Run
 
 if TYPE_CHECKING:
@@ -41,15 +40,6 @@ class Network:
     example: Tensor
     plan: Any = None
     run: Run | None = None
-
-
-@contextlib.contextmanager
-def wrong_usage() -> Iterator[None]:
-    """Inside, a name or file that does not exist counts as wrong usage."""
-    try:
-        yield
-    except (ModelError, DataError, ConfigError, MissingDependencyError) as error:
-        raise UsageError(str(error)) from error
 
 
 def open_data(name: str | None, seed: int = 0) -> Dataset | None:
@@ -96,9 +86,11 @@ def open_network(
             return _from_folder(Run.open(name), shape, device)
         if num_classes is None and dataset is not None:
             num_classes = dataset.num_classes
+        if _looks_like_folder(name):
+            raise UsageError(f"there is no run folder {name}")
+        model = models.build(name, num_classes=num_classes, weights=weights)
         if shape is None:
             shape = dataset.input_shape if dataset is not None else models.input_shape(name)
-        model = models.build(name, num_classes=num_classes, weights=weights)
         example = models.example_input(name, shape=shape)
     model = model.to(device).eval()
     example = example.to(device)
@@ -144,6 +136,10 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"--device {name}: {str(error).splitlines()[0]}") from None
     return device
+
+
+def _looks_like_folder(name: str) -> bool:
+    return ":" not in name and len(Path(name).parts) > 1
 
 
 def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | str) -> Network:

@@ -72,19 +72,6 @@ def _shape(text: Any) -> Shape:
     return shape
 
 
-def _milliseconds(text: Any) -> float:
-    plain = str(text).strip().lower().removesuffix("ms").strip()
-    if plain.endswith("%"):
-        return _size(plain)
-    try:
-        value = float(plain)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise typer.BadParameter(f"{text!r}: write milliseconds like 4.5, or a share like 50%")
-    return value
-
-
 def _checked(parse: Any, text: Any) -> Any:
     try:
         return parse(text)
@@ -148,12 +135,6 @@ ManyMacs = Annotated[
 Params = Annotated[
     float | None,
     typer.Option(parser=_size, metavar="SIZE", help="Parameters: 50% or 0.4M.", rich_help_panel=LIMITS),
-]
-LatencyMs = Annotated[
-    float | None,
-    typer.Option(
-        parser=_milliseconds, metavar="MS", help="Milliseconds on this machine.", rich_help_panel=LIMITS
-    ),
 ]
 MinKeep = Annotated[
     float,

@@ -14,7 +14,6 @@ from lcprune.cli.command import UsageError, sections, start_run
 from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import (
-    Network,
     describe_source,
     folder_setting,
     need_data,
@@ -23,7 +22,7 @@ from lcprune.cli.networks import (
     pick_device,
 )
 from lcprune.cli.show import listen
-from lcprune.cli.study import Study, check_names, label, make_recipe, make_search
+from lcprune.cli.study import Study, check_names, check_reachable, label, make_recipe, make_search, trace
 
 logger = logging.getLogger("lcprune")
 
@@ -47,7 +46,6 @@ def prune(
     input_shape: o.InputShape = None,
     macs: o.Macs = None,
     params: o.Params = None,
-    latency_ms: o.LatencyMs = None,
     method: o.Method = "lcp",
     metric: o.Metric = "l2",
     min_keep: o.MinKeep = 0.10,
@@ -81,7 +79,7 @@ def prune(
 
       lcprune prune resnet56 --config run.toml --set search.iterations=100
     """
-    limits = _limits(macs=macs, params=params, latency_ms=latency_ms)
+    limits = _limits(macs=macs, params=params)
     check_names([method], metric)
     search, tuning = make_search(sections(ctx).get("search", {})), make_recipe(recipe, _tune(ctx), epochs)
     listen(quiet)
@@ -90,12 +88,15 @@ def prune(
     dataset = open_data(data, seed) if data else None
     needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
     if dataset is None and needs_data:
+        open_network(model, weights, num_classes, input_shape)  # a wrong name is the first thing to hear of
         raise UsageError(
             f"method {method!r} with metric {metric!r} and epochs={epochs} needs data: name it with --data, "
             "e.g. --data digits; without data there are --method naive and --method uniform"
         )
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
+    graph = trace(network)
+    check_reachable(graph, [] if macs is None else [macs], params, min_keep, multiple_of)
     with start_run(ctx, "prune", model) as run:
         study = Study(
             run,
@@ -108,9 +109,9 @@ def prune(
             multiple_of,
             not quiet,
         )
+        study.graph = graph
         study.original()
-        extra = latency_model(network, study) if latency_ms is not None else {}
-        row = study.cut(method, limits, seed, **extra)
+        row = study.cut(method, limits, seed)
         study.keep(row)
         if true_loss and dataset is not None:
             record_metric_error(study, [metric], true_loss, seed)
@@ -168,6 +169,8 @@ def pareto(
     dataset = need_data(data or folder_setting(model, "data"), "a frontier", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
+    graph = trace(network)
+    check_reachable(graph, macs, None, min_keep, multiple_of)
     with start_run(ctx, "pareto", model) as run:
         study = Study(
             run,
@@ -180,6 +183,7 @@ def pareto(
             multiple_of,
             not quiet,
         )
+        study.graph = graph
         study.original()
         started = time.perf_counter()
         frontier = lcprune.pareto(
@@ -219,16 +223,6 @@ def pareto(
         if report:
             write_run_report(run)
     tell(run, json_)
-
-
-def latency_model(network: Network, study: Study) -> dict[str, Any]:
-    """What `lcprune.prune` needs for a limit on milliseconds: a prediction from kept counts."""
-    from lcprune import latency
-
-    predict = getattr(latency, "predictor", None)
-    if predict is None:
-        raise UsageError("--latency-ms is not available in this version; limit --macs or --params instead")
-    return {"latency": predict(study.graph)}
 
 
 def _limits(**given: float | None) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lcprune.cli import options as o
-from lcprune.cli.networks import wrong_usage
+from lcprune.cli.command import wrong_usage
 from lcprune.cli.show import print_json
 from lcprune.report import write_report
 from lcprune.runs import Run

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -27,6 +28,7 @@ from lcprune.data import Dataset
 from lcprune.errors import ConfigError, MetricError, SearchError, TuneError
 from lcprune.runs import Run
 from lcprune.search import Record, Search
+from lcprune.select import Limits, Ranking
 from lcprune.tune import Recipe
 
 logger = logging.getLogger("lcprune")
@@ -63,11 +65,7 @@ class Study:
     @cached_property
     def graph(self) -> lcprune.ChannelGraph:
         """The network, traced once."""
-        started = time.perf_counter()
-        graph = lcprune.trace(self.network.model, self.network.example)
-        seconds = time.perf_counter() - started
-        logger.info("traced %s: %d groups in %.1f s", self.network.name, len(graph.groups), seconds)
-        return graph
+        return trace(self.network)
 
     @property
     def device(self) -> torch.device:
@@ -231,6 +229,34 @@ class Study:
             }
             for position, group in enumerate(self.graph.groups)
         ]
+
+
+def trace(network: Network) -> lcprune.ChannelGraph:
+    """Trace a network, and say how long it took."""
+    started = time.perf_counter()
+    graph = lcprune.trace(network.model, network.example)
+    seconds = time.perf_counter() - started
+    logger.info("traced %s: %d groups in %.1f s", network.name, len(graph.groups), seconds)
+    return graph
+
+
+def check_reachable(
+    graph: lcprune.ChannelGraph,
+    macs: Sequence[float],
+    params: float | None,
+    min_keep: float,
+    multiple_of: int,
+) -> None:
+    """Refuse limits that no choice of units can meet, before a folder is made or an hour is spent.
+
+    Raises:
+        BudgetError: with the smallest that can be reached.
+    """
+    ranking = Ranking([np.zeros(size) for size in graph.cost.sizes], graph.cost, min_keep, multiple_of)
+    if params is not None and not macs:
+        ranking.select(Limits(params=params))
+    for limit in macs:
+        ranking.select(Limits(macs=limit, params=params))
 
 
 def judge(model: nn.Module, dataset: Dataset, device: torch.device) -> tuple[float, float]:
