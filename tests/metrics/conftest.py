@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +67,12 @@ NORMS = {
 }
 
 
+@cache
+def traced(normed: bool) -> tuple[Small, Any]:
+    model = Small(normed=normed).double().eval()
+    return model, lcprune.trace(model, torch.randn(1, 3, 6, 6, dtype=torch.double))
+
+
 @pytest.fixture
 def small(request: pytest.FixtureRequest) -> SimpleNamespace:
     """The network in double precision, its graph, 12 images, and what is coupled with what.
@@ -73,7 +81,8 @@ def small(request: pytest.FixtureRequest) -> SimpleNamespace:
     """
     normed = getattr(request, "param", "normed") == "normed"
     generator = torch.Generator().manual_seed(3)
-    model = Small(normed=normed).double()
+    model, graph = traced(normed)  # once for all tests, which get it as new
+    model.cpu().eval().requires_grad_(True).zero_grad()
     with torch.no_grad():
         for tensor in model.state_dict().values():
             if tensor.is_floating_point():  # norms that do something: scales of both signs, moved statistics
@@ -81,10 +90,8 @@ def small(request: pytest.FixtureRequest) -> SimpleNamespace:
         for name, tensor in model.named_buffers():
             if "running_var" in name:
                 tensor.copy_(torch.rand(tensor.shape, generator=generator, dtype=torch.double) + 0.5)
-    model.eval()
     images = torch.randn(12, 3, 6, 6, generator=generator, dtype=torch.double)
     targets = torch.randint(3, (12,), generator=generator)
-    graph = lcprune.trace(model, images[:1])
     assert sorted(group.name for group in graph.groups) == sorted(FILTERS)
     return SimpleNamespace(
         model=model,
