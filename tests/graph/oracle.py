@@ -31,6 +31,7 @@ _CONVOLUTIONS = {
     torch.conv_transpose2d,
     torch.conv_transpose3d,
 }
+_COUNTED = {"convolution", "mm", "addmm"}
 _LAYERS = _CONVOLUTIONS | {torch.nn.functional.linear}
 
 
@@ -172,10 +173,13 @@ def zeroed_copy(model: nn.Module, fresh: nn.Module, graph: Any, kept: Kept) -> n
 
 
 def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
-    """Multiply-adds of one sample, by the counter of torch."""
+    """Convolution and linear multiply-adds of one sample, by the counter of torch."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(*inputs)
-    return counter.get_total_flops() / 2 / inputs[0].shape[0]
+    counts = counter.get_flop_counts()["Global"]
+    return (
+        sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) / 2 / len(inputs[0])
+    )
 
 
 def counted_params(model: nn.Module) -> int:

@@ -141,8 +141,9 @@ def _edit(change: Callable[[Any, dict[str, Any]], None]) -> Callable[[Path, Any]
 
 def _first_list(table: dict[str, Any]) -> list[int]:
     for value in table.values():
-        if isinstance(value, list) and len(value) > 1:
-            return value
+        units = value["kept"] if isinstance(value, dict) else value
+        if isinstance(units, list) and len(units) > 1:
+            return units
     raise LookupError("kept units are not a list of integers")
 
 

@@ -10,7 +10,7 @@ from zoo.entry import enter
 
 
 @enter(
-    prunable=("stem", "block1.0", "block1.2", "project", "block2.0", "block2.2"),
+    prunable=("stem", "block1.0", "block1.2", "project", "block2.0", "block2.3"),
     frozen=("fc",),
     units={"stem": 8, "block1.0": 6, "project": 12, "block2.0": 10},
 )

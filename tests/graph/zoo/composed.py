@@ -150,8 +150,10 @@ class WeightNormed(nn.Module):
         return self.fc(F.relu(self.conv(x)).mean((2, 3)))
 
 
-@enter(may_refuse=True)
+@enter(mixing=("conv",), may_refuse=True)
 class WeightNormedConsumer(nn.Module):
+    """The norm of a row is over its inputs: cutting one changes the others' scale."""
+
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 6, 3)

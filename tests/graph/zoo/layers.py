@@ -264,7 +264,7 @@ class SharedTower(nn.Module):
         return [self.head(F.relu(self.shared(F.relu(branch(x))))) for branch in (self.left, self.right)]
 
 
-@enter(prunable=("conv1", "conv2", "conv3"), frozen=("head",), units={"conv2": 8})
+@enter(prunable=("conv1", "conv2"), frozen=("head",), units={"conv2": 8})
 class TiedWeights(nn.Module):
     """Two modules hold one weight; it stays one after the cut."""
 

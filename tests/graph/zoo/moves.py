@@ -27,8 +27,10 @@ def shuffle(x: Tensor, groups: int) -> Tensor:
     return x.view(b, groups, c // groups, h, w).transpose(1, 2).reshape(b, c, h, w)
 
 
-@enter(prunable=("conv1", "conv2"), frozen=("head",), units={"conv1": 4, "conv2": 2})
+@enter(prunable=("conv1", "conv2"), frozen=("head",), units={"conv1": 2, "conv2": 4})
 class ShuffleModule(nn.Module):
+    """ShuffleNet: shuffled channels meet a grouped convolution; even and odd ones are the two units."""
+
     def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 8, 3)
