@@ -238,17 +238,22 @@ class _Run:
         )
         smaller = plan.apply(task.graph.model)
         if self.verify:
-            check(task.graph, plan)
+            check(task.graph, plan, smaller)
         return smaller, plan, choice
 
 
-def check(graph: ChannelGraph, plan: Plan) -> None:
+def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None = None) -> None:
     """Prove a plan's surgery.
+
+    Args:
+        graph: of the network.
+        plan: made from it.
+        smaller: the cut network; None cuts it again.
 
     Raises:
         PlanError: the smaller network does not compute what the silenced one does.
     """
-    verification = lcprune.verify(graph.model, plan, graph.example_inputs)
+    verification = lcprune.verify(graph.model, plan, graph.example_inputs, smaller)
     if not verification.ok:
         raise PlanError(
             f"the smaller network is off by {verification.max_error:.3g} from the original with the same "

@@ -1,0 +1,151 @@
+"""Algorithm 1: prune, tune, tighten; each round saved, and gone on from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import lcprune
+from lcprune import Search
+from lcprune.schedule import limit_schedule
+
+SHORT = Search(pool=5, iterations=6, sample=3, images=128)
+
+
+def tuner(digits, log=None):
+    def tune(model) -> None:
+        if log is not None:
+            log.append(sum(parameter.numel() for parameter in model.parameters()))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        model.train()
+        for images, labels in digits.train[:8]:
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        model.eval()
+
+    return tune
+
+
+def same(one, other) -> bool:
+    theirs = other.state_dict()
+    return all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
+def test_every_round_meets_its_limit_and_builds_on_the_tuned_one(trained, digits) -> None:
+    sizes: list[int] = []
+    result = lcprune.prune(
+        trained.model,
+        digits.example,
+        macs=[0.75, 0.58, 0.5],
+        data=digits.train,
+        search=SHORT,
+        tune=tuner(digits, sizes),
+        progress=False,
+    )
+    full = trained.graph.macs
+    assert [step.limits["macs"] / full for step in result.steps] == pytest.approx([0.75, 0.58, 0.5])
+    assert all(step.plan.macs <= step.limits["macs"] for step in result.steps)
+    assert sizes == [step.plan.params for step in result.steps]
+    # The plan is one of the original network, though found in three cuts; the weights are the tuned ones.
+    assert result.plan is result.steps[-1].plan
+    fresh = result.plan.apply(trained.model)
+    assert {n: v.shape for n, v in fresh.state_dict().items()} == {
+        n: v.shape for n, v in result.model.state_dict().items()
+    }
+    assert not same(fresh, result.model)
+    for earlier, later in zip(result.steps, result.steps[1:], strict=False):
+        assert all(set(later.plan.kept[name]) <= set(units) for name, units in earlier.plan.kept.items())
+    assert lcprune.trace(result.model, digits.example).macs == result.plan.macs
+
+
+def test_the_floor_is_that_of_the_network_before_the_first_round(plain, digits) -> None:
+    result = lcprune.prune(
+        plain.model, digits.example, macs=[0.5, 0.3, 0.12], method="naive", min_keep=0.25, progress=False
+    )
+    for units, size in zip(result.plan.kept.values(), plain.graph.cost.sizes, strict=True):
+        assert len(units) >= size / 4
+
+
+def test_a_number_of_steps_goes_down_evenly(plain, digits) -> None:
+    result = lcprune.prune(plain.model, digits.example, macs=0.4, steps=3, method="naive", progress=False)
+    assert [step.limits["macs"] / plain.graph.macs for step in result.steps] == pytest.approx([0.8, 0.6, 0.4])
+
+
+def test_a_tuner_may_return_another_network(plain, digits) -> None:
+    def tune(model):
+        other = type(model)(*model)
+        other.tuned = True
+        return other
+
+    result = lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", tune=tune, progress=False)
+    assert result.model.tuned
+
+
+def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_path) -> None:
+    settings = {
+        "macs": [0.7, 0.5, 0.3],
+        "data": digits.train,
+        "search": SHORT,
+        "progress": False,
+    }
+    whole = lcprune.prune(plain.model, digits.example, tune=tuner(digits), **settings)
+
+    calls: list[int] = []
+    tune = tuner(digits)
+
+    def breaks(model) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        tune(model)
+
+    with pytest.raises(KeyboardInterrupt):
+        lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=tmp_path, **settings)
+    assert (tmp_path / "step-01" / "step.json").exists() and not (tmp_path / "step-02" / "step.json").exists()
+
+    again: list[int] = []
+    result = lcprune.prune(
+        plain.model, digits.example, tune=tuner(digits, again), run_dir=tmp_path, resume=True, **settings
+    )
+    assert len(again) == 2  # the first round was not repeated
+    assert result.plan.kept == whole.plan.kept and same(result.model, whole.model)
+
+    done = lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=tmp_path, resume=True, **settings)
+    assert len(calls) == 2 and same(done.model, whole.model)  # nothing was left to do
+    loaded = lcprune.load(tmp_path / "step-03", plain.model)
+    assert same(loaded, whole.model)
+
+    with pytest.raises(lcprune.ConfigError, match="was made with"):
+        lcprune.prune(
+            plain.model,
+            digits.example,
+            run_dir=tmp_path,
+            resume=True,
+            **{**settings, "macs": [0.6, 0.5, 0.3]},
+        )
+
+
+def test_limit_schedules(plain) -> None:
+    cost = plain.graph.cost
+    full = float(cost.macs(cost.sizes))
+    assert [limits.macs for limits in limit_schedule(cost, macs=[0.5, 0.25])] == [0.5 * full, 0.25 * full]
+    assert [limits.macs for limits in limit_schedule(cost, 2, macs=0.5 * full)] == [0.75 * full, 0.5 * full]
+    both = limit_schedule(cost, macs=[0.5, 0.25], params=0.3)
+    assert both[0].params > both[1].params == pytest.approx(0.3 * cost.params(cost.sizes))
+    assert [limits.macs for limits in limit_schedule(cost, macs=0.5)] == [0.5]
+    latency = limit_schedule(cost, 2, np.sum, latency_ms=0.5)
+    assert latency[1].given() == {"latency_ms": 0.5 * np.sum(cost.sizes)}
+    for settings, message in [
+        ({"macs": [0.3, 0.5]}, "grows"),
+        ({"macs": [0.5, 0.3], "params": [0.5, 0.4, 0.3]}, "different lengths"),
+        ({"macs": [0.5, 0.3], "steps": 3}, "steps=3"),
+        ({"macs": []}, "at least one step"),
+        ({"macs": 0.5, "steps": 0}, "at least one step"),
+    ]:
+        with pytest.raises(lcprune.ConfigError, match=message):
+            limit_schedule(cost, **settings)
+    with pytest.raises(lcprune.BudgetError, match="-1"):
+        limit_schedule(cost, macs=[0.5, -1])

@@ -1,0 +1,89 @@
+"""Frontiers: one search, many networks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import lcprune
+from lcprune import Search
+
+LIMITS = [0.7, 0.5, 0.3]
+SHORT = Search(pool=6, iterations=10, sample=3, images=128)
+
+
+def frontier(network, digits, **settings):
+    return lcprune.pareto(
+        network.model,
+        digits.example,
+        **{"data": digits.train, "macs": LIMITS, "search": SHORT, "progress": False, **settings},
+    )
+
+
+def test_one_search_at_the_tightest_limit_serves_all(trained, digits) -> None:
+    found = frontier(trained, digits)
+    assert list(found.histories) == [0.3] and len(found.histories[0.3]) == 16
+    assert found.beta.shape == (len(trained.graph.groups),)
+    for method in ("lcp", "naive", "uniform"):
+        points = found.curve(method)
+        assert [point.limit for point in points] == LIMITS
+        assert all(0.5 * p.limit < p.macs / trained.graph.macs <= p.limit for p in points)
+        # A tighter limit never keeps more.
+        assert points[0].macs >= points[1].macs >= points[2].macs
+    # At the limit where it was learned, the compensation cannot be worse than none.
+    assert found.curve("lcp")[-1].difference <= found.curve("naive")[-1].difference
+
+
+def test_losses_and_costs_are_those_of_the_networks(plain, digits) -> None:
+    found = frontier(plain, digits, search=Search(pool=3, iterations=3, images=5000), macs=[0.4])
+    for point in found.points:
+        assert sum(parameter.numel() for parameter in point.model.parameters()) == point.params
+        images = torch.cat([images for images, _ in digits.train])
+        labels = torch.cat([labels for _, labels in digits.train])
+        with torch.no_grad():
+            assert point.loss == pytest.approx(
+                float(cross_entropy(point.model.eval()(images), labels)), rel=1e-4
+            )
+        assert point.difference == pytest.approx(abs(point.loss - found.full_loss))
+
+
+def test_one_search_per_limit(plain, digits) -> None:
+    found = frontier(plain, digits, learn="each")
+    assert list(found.histories) == LIMITS and found.beta is None
+    for lcp, naive in zip(found.curve("lcp"), found.curve("naive"), strict=True):
+        assert lcp.difference <= naive.difference
+    # The tightest one is the same search either way.
+    reused = frontier(plain, digits)
+    assert reused.curve("lcp")[-1].plan.kept == found.curve("lcp")[-1].plan.kept
+
+
+def test_limits_on_parameters(plain, digits) -> None:
+    found = frontier(plain, digits, macs=None, params=[0.5, 0.2], compare=("naive",))
+    assert all(point.params <= point.limit * plain.graph.params for point in found.points)
+
+
+def test_records_are_written_and_gone_on_from(plain, digits, tmp_path) -> None:
+    whole = frontier(plain, digits, run_dir=tmp_path)
+    path = tmp_path / "search.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 17
+    path.write_bytes(b"".join(lines[:9]) + lines[9][:30])
+    again = frontier(plain, digits, run_dir=tmp_path, resume=True)
+    assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
+    assert len(path.read_bytes().splitlines()) == 17
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"macs": None}, "needs limits"),
+        ({"macs": []}, "needs limits"),
+        ({"params": [0.5]}, "as many of both"),
+        ({"learn": "never"}, "'never'"),
+        ({"compare": ("lcp", "magic")}, "magic"),
+    ],
+)
+def test_mistakes_are_named(settings, message, plain, digits) -> None:
+    with pytest.raises(lcprune.ConfigError, match=message):
+        frontier(plain, digits, **settings)

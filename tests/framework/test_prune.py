@@ -1,0 +1,216 @@
+"""`lcprune.prune`: one call from a trained network to a smaller one that is what it says."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import lcprune
+from lcprune import Search
+from lcprune.methods import Choice
+
+SHORT = Search(pool=6, iterations=10, sample=3, images=128)
+
+
+def loss(model, batches) -> float:
+    with torch.no_grad():
+        return sum(float(cross_entropy(model(x), y)) * len(y) for x, y in batches) / sum(
+            len(y) for _, y in batches
+        )
+
+
+@pytest.mark.parametrize("method", ["uniform", "naive", "lcp"])
+@pytest.mark.parametrize("limits", [{"macs": 0.5}, {"params": 0.4}, {"macs": 0.6, "params": 0.3}])
+def test_the_result_meets_the_limits_and_verifies(method, limits, trained, digits) -> None:
+    before = copy.deepcopy(trained.model.state_dict())
+    result = lcprune.prune(
+        trained.model,
+        digits.example,
+        method=method,
+        data=digits.train,
+        search=SHORT,
+        progress=False,
+        **limits,
+    )
+    assert all(torch.equal(value, before[name]) for name, value in trained.model.state_dict().items())
+    for name, limit in limits.items():
+        full = getattr(trained.graph, name)
+        assert getattr(result.plan, name) <= limit * full
+    shares = [
+        getattr(result.plan, name) / (limit * getattr(trained.graph, name)) for name, limit in limits.items()
+    ]
+    assert max(shares) > 0.6  # nothing is removed beyond what a limit asks for, but for the size of a unit
+    assert sum(parameter.numel() for parameter in result.model.parameters()) == result.plan.params
+    assert lcprune.trace(result.model, digits.example).macs == result.plan.macs
+    assert lcprune.verify(trained.model, result.plan, digits.example).ok
+    assert result.model(digits.images[:3]).shape == (3, 10)
+    assert result.plan.meta["method"] == method and result.plan.meta["seed"] == 0
+    assert len(result.history) == (16 if method == "lcp" else 0)
+
+
+def test_lcp_is_never_worse_than_naive_and_its_loss_is_what_it_says(trained, digits) -> None:
+    settings = {"macs": 0.4, "data": digits.train, "progress": False}
+    naive = lcprune.prune(trained.model, digits.example, method="naive", **settings)
+    lcp = lcprune.prune(trained.model, digits.example, search=Search(pool=8, iterations=24), **settings)
+    full = loss(trained.model.eval(), digits.train)
+    difference = abs(loss(lcp.model.eval(), digits.train) - full)
+    assert difference <= abs(loss(naive.model.eval(), digits.train) - full) + 1e-6
+    assert lcp.plan.meta["difference"] == pytest.approx(difference, rel=1e-3, abs=1e-5)
+    assert lcp.plan.meta["naive_difference"] == pytest.approx(lcp.history[0].difference)
+    # The plan is the best candidate's.
+    best = min(lcp.history, key=lambda record: record.difference)
+    assert [len(units) for units in lcp.plan.kept.values()] == best.counts
+    assert lcp.plan.macs == best.macs and lcp.plan.meta["beta"] == best.beta
+
+
+def test_the_seed_decides(plain, digits) -> None:
+    def run(seed: int):
+        return lcprune.prune(
+            plain.model, digits.example, macs=0.5, data=digits.train, search=SHORT, seed=seed, progress=False
+        )
+
+    one, same, other = run(0), run(0), run(1)
+    assert [r.beta for r in one.history] == [r.beta for r in same.history] != [r.beta for r in other.history]
+    assert [r.loss for r in one.history] == [r.loss for r in same.history]
+    assert one.plan.kept == same.plan.kept
+    for name, value in one.model.state_dict().items():
+        assert torch.equal(value, same.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("settings", [{"form": "affine"}, {"algorithm": "random"}, {"algorithm": "cmaes"}])
+def test_other_searches(settings, plain, digits) -> None:
+    search = Search(pool=6, iterations=20, images=128, **settings)
+    result = lcprune.prune(
+        plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False
+    )
+    assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
+    assert np.array(result.plan.meta["beta"]).shape == ((2, 6) if "form" in settings else (6,))
+
+
+@pytest.mark.parametrize(
+    "metric", ["taylor", "bn_scale", lambda graph: [np.arange(g.size) for g in graph.groups]]
+)
+def test_metrics_by_name_and_by_function(metric, plain, digits) -> None:
+    result = lcprune.prune(
+        plain.model,
+        digits.example,
+        macs=0.5,
+        method="naive",
+        metric=metric,
+        data=digits.train,
+        progress=False,
+    )
+    if callable(metric):  # the last units score highest
+        assert all(
+            units[-1] == plain.graph.cost.sizes[i] - 1 for i, units in enumerate(result.plan.kept.values())
+        )
+
+
+def test_a_given_schedule(plain, digits) -> None:
+    first = plain.graph.groups[0].name
+    result = lcprune.prune(
+        plain.model, digits.example, method="schedule", schedule={first: 0.25}, progress=False
+    )
+    assert [len(units) for units in result.plan.kept.values()] == [2, 8, 16, 16, 32, 32]
+    with pytest.raises(lcprune.ConfigError, match="needs schedule="):
+        lcprune.prune(plain.model, digits.example, method="schedule", progress=False)
+
+
+def test_floor_and_width_are_passed_on(plain, digits) -> None:
+    result = lcprune.prune(
+        plain.model, digits.example, macs=0.3, method="naive", min_keep=0.25, multiple_of=4, progress=False
+    )
+    for units, size in zip(result.plan.kept.values(), plain.graph.cost.sizes, strict=True):
+        assert len(units) >= size / 4 and (len(units) % 4 == 0 or len(units) == size)
+
+
+def test_a_latency_limit_is_a_function_of_counts(plain, digits) -> None:
+    result = lcprune.prune(
+        plain.model,
+        digits.example,
+        method="naive",
+        latency_ms=0.5,
+        latency=lambda c: float(np.sum(c)),
+        progress=False,
+    )
+    assert sum(map(len, result.plan.kept.values())) == sum(plain.graph.cost.sizes) // 2
+    with pytest.raises(lcprune.ConfigError, match="latency_ms= needs latency="):
+        lcprune.prune(plain.model, digits.example, method="naive", latency_ms=3.0, progress=False)
+
+
+def test_surgery_that_is_not_exact_is_refused(plain, digits, monkeypatch) -> None:
+    wrong = lcprune.Verification(ok=False, max_error=0.5, scale=1.0, dtype="float64")
+    monkeypatch.setattr(lcprune, "verify", lambda *args: wrong)
+    with pytest.raises(lcprune.PlanError, match=r"off by 0\.5"):
+        lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", progress=False)
+    lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", verify=False, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"macs": 0.001, "method": "naive"}, lcprune.BudgetError, "smallest"),
+        ({"method": "naive"}, lcprune.BudgetError, "no limit"),
+        ({"macs": 0.5}, lcprune.DataError, "'lcp' needs data="),
+        ({"macs": 0.5, "method": "uniformly"}, lcprune.ConfigError, "did you mean 'uniform'"),
+        ({"macs": 0.5, "method": "naive", "metric": "l3"}, lcprune.MetricError, "l3"),
+        ({"macs": 0.5, "method": "naive", "metric": "taylor"}, lcprune.MetricError, "needs data"),
+    ],
+)
+def test_mistakes_are_named(settings, error, message, plain, digits) -> None:
+    with pytest.raises(error, match=message):
+        lcprune.prune(plain.model, digits.example, progress=False, **settings)
+
+
+def test_fewer_images_than_asked_are_fine_and_said(plain, digits, caplog) -> None:
+    with caplog.at_level(logging.INFO, logger="lcprune"):
+        lcprune.prune(
+            plain.model, digits.example, macs=0.5, data=digits.train[:1], search=Search(pool=2, iterations=1)
+        )
+    assert "64 images" in caplog.text and "3000 asked" in caplog.text
+
+
+def test_one_shot_data_is_enough(plain, digits) -> None:
+    lcprune.prune(
+        plain.model,
+        digits.example,
+        macs=0.5,
+        metric="taylor",
+        data=iter(digits.train),
+        search=SHORT,
+        progress=False,
+    )
+
+
+def test_judging_by_tuned_candidates(plain, digits) -> None:
+    search = Search(pool=3, iterations=3, images=128, tune_steps=4, tune_lr=0.05)
+    result = lcprune.prune(
+        plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False
+    )
+    # The network that comes back is cut, not tuned: its weights are the original's.
+    again = result.plan.apply(plain.model)
+    assert all(
+        torch.equal(value, again.state_dict()[name]) for name, value in result.model.state_dict().items()
+    )
+    assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
+
+
+def test_methods_are_listed_and_extended(plain, digits) -> None:
+    assert {"uniform", "naive", "lcp", "schedule"} <= set(lcprune.methods())
+
+    @lcprune.methods.register("first units")
+    def first(task):
+        return Choice([np.arange(max(1, size // 2)) for size in task.graph.cost.sizes], meta={"mine": 1})
+
+    try:
+        result = lcprune.prune(plain.model, digits.example, macs=0.5, method="first units", progress=False)
+        assert result.plan.kept[plain.graph.groups[0].name] == (0, 1, 2, 3) and result.plan.meta["mine"] == 1
+        with pytest.raises(lcprune.ConfigError, match="exists already"):
+            lcprune.methods.register("first units")(first)
+    finally:
+        lcprune.methods._METHODS.pop("first units")

@@ -1,0 +1,114 @@
+"""A search that was killed goes on to the very same result."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import lcprune
+from lcprune import Search
+from lcprune.search import read_records
+
+SCRIPT = Path(__file__).with_name("killed_run.py")
+SHORT = Search(pool=6, iterations=10, sample=3, images=128)
+
+
+def start(folder: Path, weights: Path, pause: float, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(SCRIPT), str(folder), str(weights), str(pause), *more]
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def lines(folder: Path) -> int:
+    path = folder / "search.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.slow
+def test_sigkill_and_resume(plain, tmp_path) -> None:
+    weights = tmp_path / "weights.pt"
+    torch.save(plain.model.state_dict(), weights)
+    assert start(tmp_path / "whole", weights, 0.0).wait(timeout=300) == 0
+
+    killed = tmp_path / "killed"
+    # Killed twice: in the first pool, and among the mutations.
+    for pause, until, more in ((0.05, 8, ()), (0.05, 30, ("resume",))):
+        process = start(killed, weights, pause, *more)
+        try:
+            deadline = time.monotonic() + 300
+            while lines(killed) < until and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert process.poll() is None, "the run ended before it could be killed"
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        assert not (killed / "outcome.json").exists()
+        assert until <= lines(killed) < 61
+    with open(killed / "search.jsonl", "ab") as torn:  # as if the kill had come in the middle of a line
+        torn.write(b'{"iteration": 99, "loss": 0.')
+
+    assert start(killed, weights, 0.0, "resume").wait(timeout=300) == 0
+    whole, resumed = (
+        json.loads((tmp_path / name / "outcome.json").read_text()) for name in ("whole", "killed")
+    )
+    assert resumed == whole
+    assert len(whole["history"]) == 60
+    assert len(read_records(killed / "search.jsonl")[1]) == 60
+
+
+def test_resuming_computes_only_what_is_missing(plain, digits, tmp_path) -> None:
+    calls = []
+
+    def loss_fn(output, target):
+        calls.append(1)
+        return torch.nn.functional.cross_entropy(output, target)
+
+    settings = {"macs": 0.4, "data": digits.train, "loss_fn": loss_fn, "search": SHORT, "progress": False}
+    whole = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, **settings)
+    computed = len(calls)
+    calls.clear()
+    again = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, resume=True, **settings)
+    assert len(calls) == 1 < computed  # the whole network's loss alone
+    assert again.plan.kept == whole.plan.kept and again.history == whole.history
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"macs": 0.5}, "limits"),
+        ({"seed": 1}, "seed: 0 in the records, 1 now"),
+        ({"metric": "l1"}, "metric: 'l2' in the records, 'l1' now"),
+        ({"min_keep": 0.2}, "min_keep"),
+        (
+            {"search": Search(pool=6, iterations=11, sample=3, images=128)},
+            r"search\.iterations: 10 .*, 11 now",
+        ),
+    ],
+)
+def test_another_search_is_refused(change, named, plain, digits, tmp_path) -> None:
+    settings = {"macs": 0.4, "data": digits.train, "search": SHORT, "progress": False, "run_dir": tmp_path}
+    lcprune.prune(plain.model, digits.example, **settings)
+    with pytest.raises(lcprune.SearchError, match=named):
+        lcprune.prune(plain.model, digits.example, **{**settings, **change}, resume=True)
+    with pytest.raises(lcprune.SearchError, match="resume=True"):
+        lcprune.prune(plain.model, digits.example, **settings)
+
+
+def test_another_network_and_other_images_are_refused(plain, digits, tmp_path) -> None:
+    settings = {"macs": 0.4, "search": SHORT, "progress": False, "run_dir": tmp_path}
+    lcprune.prune(plain.model, digits.example, data=digits.train, **settings)
+    with pytest.raises(lcprune.SearchError, match="images: "):
+        lcprune.prune(plain.model, digits.example, data=digits.held_out, resume=True, **settings)
+    other = copy.deepcopy(plain.model)
+    with torch.no_grad():
+        other[0][0].weight += 1e-6
+    with pytest.raises(lcprune.SearchError, match="weights: "):
+        lcprune.prune(other, digits.example, data=digits.train, resume=True, **settings)
