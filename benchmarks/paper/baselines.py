@@ -67,7 +67,7 @@ def train(name: str, arguments: argparse.Namespace) -> None:
         "validation_images": len(dataset.val),
         "paper_accuracy": PAPER.get(name),
         "seconds": round(result.seconds, 1),
-        "images_per_second": result.images_per_second,
+        "images_per_second": result.images_per_second if result.history else None,
         "recipe": recipe.to_json(),
     }
     if result.finished:

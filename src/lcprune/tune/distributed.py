@@ -125,10 +125,11 @@ class _SharedBatchNorm(_BatchNorm):
             return super().forward(input)
         axes = [axis for axis in range(input.dim()) if axis != 1]
         count = input.numel() // input.shape[1] * dist.get_world_size()
-        mean = _Sum.apply(input.sum(axes)) / count
+        # Sums of many numbers, in an order that depends on the number of processes: kept in double precision.
+        mean = (_Sum.apply(input.sum(axes, dtype=torch.float64)) / count).to(input.dtype)
         shape = [-1 if axis == 1 else 1 for axis in range(input.dim())]
         centred = input - mean.view(shape)
-        variance = _Sum.apply(centred.square().sum(axes)) / count
+        variance = (_Sum.apply(centred.square().sum(axes, dtype=torch.float64)) / count).to(input.dtype)
         if self.running_mean is not None and self.running_var is not None:
             with torch.no_grad():
                 assert self.num_batches_tracked is not None

@@ -150,5 +150,5 @@ def recipe(name: str = "finetune", **changes: Any) -> Recipe:
         changes["milestones"] = tuple(changes["milestones"])
     elif "epochs" in changes:
         share = changes["epochs"] / preset.epochs
-        changes["milestones"] = tuple(round(milestone * share) for milestone in preset.milestones)
+        changes["milestones"] = tuple(max(1, round(milestone * share)) for milestone in preset.milestones)
     return replace(preset, **changes)

@@ -1,0 +1,75 @@
+"""Two processes with the same global batch compute what one does, batch norm included."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="torch without torch.distributed"
+)
+
+SCRIPT = """
+import sys
+sys.path[:0] = {path!r}
+import torch
+from lcprune import data, models, tune
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = models.build("digits_resnet")
+kinds = [type(module) for module in model.modules()]
+recipe = tune.recipe("baseline", epochs=2, batch_size=640, lr=0.02)
+tune.fit(model, data.load("digits"), recipe, run_dir=sys.argv[1], progress=False, device="cpu")
+assert [type(module) for module in model.modules()] == kinds
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def run(folder: Path, processes: int) -> None:
+    script = folder.parent / "script.py"
+    script.write_text(SCRIPT.format(path=sys.path))
+    launcher = []
+    if processes > 1:
+        launcher = [
+            "-m",
+            "torch.distributed.run",
+            f"--nproc-per-node={processes}",
+            f"--master-port={free_port()}",
+        ]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(script), str(folder)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_gloo_processes_have_the_loss_curve_of_one(tmp_path: Path) -> None:
+    curves, weights = [], []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        run(folder, processes)
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        curves.append([(r["train_loss"], r["train_accuracy"], r["val_loss"]) for r in records])
+        weights.append(load_file(folder / "model.safetensors"))
+    assert len(curves[0]) == 2
+    # Rounding differs, and SGD amplifies it: few steps, so that what is left is rounding and not a mistake.
+    for one, two in zip(*curves, strict=True):
+        assert two == pytest.approx(one, rel=1e-3)
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-4)
