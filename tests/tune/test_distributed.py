@@ -69,7 +69,10 @@ def test_two_gloo_processes_have_the_loss_curve_of_one(tmp_path: Path) -> None:
         weights.append(load_file(folder / "model.safetensors"))
     assert len(curves[0]) == 2
     # Rounding differs, and SGD amplifies it: few steps, so that what is left is rounding and not a mistake.
+    # With batch norm apart in each process, the training loss is off by 4e-4.
     for one, two in zip(*curves, strict=True):
-        assert two == pytest.approx(one, rel=1e-3)
+        assert two[0] == pytest.approx(one[0], rel=5e-5)
+        assert two[1:] == pytest.approx(one[1:], rel=2e-3)
     for name, value in weights[0].items():
-        torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-4)
+        difference = (weights[1][name] - value).double().norm()
+        assert difference <= 2e-3 * value.double().norm() + 1e-4, name
