@@ -94,8 +94,8 @@ def table(records: list[dict[str, Any]]) -> str:
         "",
         "Each network is built with random weights, traced, cut to at most 50 % of its MACs with a random "
         "global ranking (at least 10 % of each group stays), run, and verified against the original with the "
-        "removed units silenced. Multiply-adds and parameters are compared with what torch counts, before and "
-        "after. "
+        "removed units silenced. Multiply-adds and parameters are compared with what torch counts, before "
+        "and after. "
         "Input sizes are the smallest of 64, 96, 128 and the network's own that it accepts. "
         "No network has an exception written for it; `benchmarks/coverage_models.txt` is the list, "
         "`benchmarks/results/coverage.json` has every record. Detectors are measured without their box "

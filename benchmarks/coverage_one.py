@@ -114,25 +114,31 @@ def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> int:
     return sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) // 2
 
 
-def frozen_share(model: nn.Module, graph: Any) -> float:
-    """Share of the output channels of all convolution and linear layers that no group can cut."""
-    kinds = (nn.modules.conv._ConvNd, nn.Linear)
-    total = sum(
-        m.out_channels if hasattr(m, "out_channels") else m.out_features
-        for m in model.modules()
-        if isinstance(m, kinds)
-    )
-    weights = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, kinds)}
+def frozen_share(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any) -> float:
+    """Share of the output channels of the convolution and linear layers that ran which no group can cut."""
+    widths: dict[str, int] = {}
+
+    def note(name: str) -> Any:
+        def hook(module: nn.Module, *_: Any) -> None:
+            widths[f"{name}.weight"] = getattr(module, "out_channels", None) or module.out_features
+
+        return hook
+
+    layers = (nn.modules.conv._ConvNd, nn.Linear)
+    hooks = [m.register_forward_hook(note(n)) for n, m in model.named_modules() if isinstance(m, layers)]
+    with torch.no_grad():
+        model(*inputs)
+    for hook in hooks:
+        hook.remove()
     tensors = dict(model.named_parameters(remove_duplicate=False))
-    cut = 0
-    for group in graph.groups:
-        for member in group.members:
-            if member.role == "out" and member.weight in weights:
-                owner = model.get_submodule(member.weight.rpartition(".")[0])
-                width = getattr(owner, "out_channels", None) or owner.out_features
-                # Grouped transposed convolutions share positions between their groups.
-                cut += member.index.size * width // tensors[member.weight].shape[member.dim]
-    return 1 - cut / max(1, total)
+    # Grouped transposed convolutions share positions between their groups, hence the ratio.
+    cut = sum(
+        member.index.size * widths[member.weight] // tensors[member.weight].shape[member.dim]
+        for group in graph.groups
+        for member in group.members
+        if member.role == "out" and member.weight in widths
+    )
+    return 1 - cut / max(1, sum(widths.values()))
 
 
 def measure(name: str, kind: str, export_times: bool) -> dict[str, Any]:
@@ -175,7 +181,7 @@ def _measure(record: dict[str, Any], name: str, kind: str, export_times: bool) -
         groups=len(graph.groups),
         units=sum(group.size for group in graph.groups),
         mixing=len(graph.mixing),
-        frozen_share=round(frozen_share(model, graph), 4),
+        frozen_share=round(frozen_share(model, inputs, graph), 4),
         macs=int(graph.macs),
         params=int(graph.params),
         reasons=dict(list(graph.frozen.items())[:40]),

@@ -1,8 +1,9 @@
 """What a pruned network should compute, found by brute force and without the library's own propagation.
 
 Which inputs of a layer carry a removed channel is found by *staining*: the network runs with every
-convolution's and linear layer's output held at its clean value, except that removed channels are shifted;
-whatever differs at a layer's input came from a removed channel by moving, adding, gating, normalising alone.
+convolution's and linear layer's output held at its clean value, except that removed channels are NaN, which
+no activation, pool or product with zero can hide; whatever is NaN at a layer's input came from a removed channel
+by moving, adding, gating or normalising alone.
 The reference is then the original network with the stained inputs of every layer set to zero. Only two things
 are taken from the trace: which rows of which weight a unit owns, and the marks in `mixing`, where removal and
 silencing differ by design.
@@ -96,38 +97,29 @@ def silenced_outputs(
     stained: list[Tensor] = []
 
     def record(index: int, weight: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        clean_inputs.append(x)
         stained.append(torch.zeros(x.shape[_channel_dim(weight)], dtype=torch.bool))
         clean.append(compute(x))
         return clean[-1]
 
-    clean_inputs: list[Tensor] = []
     with torch.no_grad(), _Layers(record) as layers:
         model(*inputs)
     if not layers.seen.issuperset(key for key, rows in removed.items() if rows.any()):
         return None
-    generator = torch.Generator().manual_seed(0)
 
-    for scale in (10.0, -10.0, 1.0, -1.0, 3.0):
+    def stain(index: int, weight: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        dim = _channel_dim(weight)
+        stained[index] |= x.isnan().movedim(dim, 0).flatten(1).any(1)
+        out = clean[index]
+        rows = removed.get(_key(weight))
+        if rows is None:
+            return out
+        rows = rows.repeat(out.shape[dim] // rows.numel())  # grouped transposed convolutions
+        shape = [1] * out.ndim
+        shape[dim] = out.shape[dim]
+        return out.masked_fill(rows.view(shape), float("nan"))
 
-        def stain(
-            index: int, weight: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor], scale: float = scale
-        ) -> Tensor:
-            dim = _channel_dim(weight)
-            difference = (x != clean_inputs[index]).movedim(dim, 0).flatten(1).any(1)
-            stained[index] |= difference
-            out = clean[index]
-            rows = removed.get(_key(weight))
-            if rows is None:
-                return out
-            rows = rows.repeat(out.shape[dim] // rows.numel())  # grouped transposed convolutions
-            shape = [1] * out.ndim
-            shape[dim] = out.shape[dim]
-            noise = scale * (0.5 + torch.rand(out.shape, generator=generator))
-            return out + noise.to(out) * rows.to(out).view(shape)
-
-        with torch.no_grad(), _Layers(stain):
-            model(*inputs)
+    with torch.no_grad(), _Layers(stain):
+        model(*inputs)
 
     def silence(index: int, weight: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         shape = [1] * x.ndim

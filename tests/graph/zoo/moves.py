@@ -190,6 +190,19 @@ class Roll(nn.Module):
         return self.head(torch.roll(F.relu(self.conv(x)), 3, 1))
 
 
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 8})
+class RollByOne(nn.Module):
+    """The smallest step is the one that a trial cut most easily overlooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.roll(F.relu(self.conv(x)), 1, 1).mean((2, 3)))
+
+
 @enter(prunable=("conv", "middle"), frozen=("head",), units={"conv": 8, "middle": 6})
 class RollBeforeNorm(nn.Module):
     """What rides on the rolled channels (batch norm, depthwise) changes places too."""
