@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--precision", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
     parser.add_argument("--compile", nargs="*", default=[], help="networks to try with torch.compile as well")
+    parser.add_argument("--channels-first", nargs="*", default=[], help="networks to try in this layout too")
     parser.add_argument("--seconds", type=float, default=3.0, help="per loop and round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
@@ -160,11 +162,11 @@ def main() -> None:
                 "plain": plain(name, dataset, recipe, device),
                 "lcprune": ours(name, dataset, recipe, device),
             }
-            if name in arguments.compile:
-                compiled = tune.recipe(
-                    "baseline", batch_size=arguments.batch, precision=precision, compile=True
-                )
-                loops["lcprune, compiled"] = ours(name, dataset, compiled, device)
+            variants = {"compiled": (arguments.compile, {"compile": True})}
+            variants["channels first"] = (arguments.channels_first, {"channels_last": False})
+            for title, (chosen, change) in variants.items():
+                if name in chosen:
+                    loops[f"lcprune, {title}"] = ours(name, dataset, replace(recipe, **change), device)
             measured = measure(loops, arguments.batch, device, arguments.seconds, arguments.rounds)
             reference = measured["plain"]["images_per_second"]
             for loop in list(measured)[1:]:

@@ -41,7 +41,12 @@ def train(name: str, arguments: argparse.Namespace) -> None:
     # The rate that is usual for this VGG: its three linear layers have no normalisation to hold 0.1.
     rate = {"vgg16": 0.05}.get(name, 0.1)
     recipe = tune.recipe(
-        "baseline", **changes, lr=rate, eval_every=arguments.eval_every, compile=name in arguments.compile
+        "baseline",
+        **changes,
+        lr=rate,
+        eval_every=arguments.eval_every,
+        compile=name in arguments.compile,
+        channels_last=name not in arguments.channels_first,
     )
     torch.manual_seed(arguments.seed)
     model = models.build(name, num_classes=10)
@@ -96,6 +101,7 @@ def main() -> None:
     parser.add_argument("--val", type=int, default=5000, help="training images held out")
     parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"])
     parser.add_argument("--compile", nargs="*", default=[], help="networks to run through torch.compile")
+    parser.add_argument("--channels-first", nargs="*", default=[], help="networks to keep in this layout")
     parser.add_argument("--eval-every", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -13,9 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-pytestmark = pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="torch without torch.distributed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed"),
+]
 
 SCRIPT = """
 import sys

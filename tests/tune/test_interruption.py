@@ -78,6 +78,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [0.0, 0.15])
 def test_sigkill_and_resume_give_the_weights_of_an_uninterrupted_run(tmp_path: Path, every: float) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -93,9 +94,9 @@ def test_sigkill_and_resume_give_the_weights_of_an_uninterrupted_run(tmp_path: P
     assert all(torch.equal(value, got[name]) for name, value in expected.items())
     lines = [(folder / "metrics.jsonl").read_text().count("\n") for folder in (whole, broken)]
     assert lines == [4, 4]
-    assert not list(broken.glob(".*.safetensors")) or True  # a killed write may leave its temporary file
 
 
+@pytest.mark.slow
 def test_sigint_saves_in_the_middle_of_an_epoch_and_leaves(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(start(tmp_path, whole, 0, 60))
