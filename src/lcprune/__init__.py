@@ -1,8 +1,8 @@
 """Layer-compensated pruning: physically smaller CNNs that meet a limit, and the proof that they are what was meant.
 
-    graph = lcprune.trace(model, example_inputs)
-    result = lcprune.prune(model, example_inputs, macs=0.5, data=batches)
-    result.model, result.plan
+graph = lcprune.trace(model, example_inputs)
+result = lcprune.prune(model, example_inputs, macs=0.5, data=batches)
+result.model, result.plan
 """
 
 from lcprune import methods, metrics

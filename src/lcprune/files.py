@@ -30,8 +30,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -68,6 +68,14 @@ class Plan:
         self._check(inner)
         return cut(inner, self.cuts, self.changes)
 
+    def pruned_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weight name -> shape after the cut."""
+        result = {}
+        for name, shape in self.shapes.items():
+            own = self.cuts.get(name, {})
+            result[name] = tuple(len(own[dim]) if dim in own else length for dim, length in enumerate(shape))
+        return result
+
     def with_meta(self, **more: Any) -> Plan:
         """The same plan with more said about how it was found."""
         return replace(self, meta={**self.meta, **more})

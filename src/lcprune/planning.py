@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from lcprune.graph.run import named_tensors
 from lcprune.graph.structure import TrialError
 from lcprune.plan import Plan
 
-Kept = Union[Mapping[str, Any], Sequence[Any]]
+Kept: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 
 
 def make_plan(graph: ChannelGraph, kept: Kept) -> Plan:
@@ -61,6 +61,8 @@ def _units(graph: ChannelGraph, kept: Kept) -> list[NDArray[np.int64]]:
         if len(index) != len(np.asarray(own)):
             raise PlanError(f"group {group.name} names a unit twice")
         if index[0] < 0 or index[-1] >= group.size:
-            raise PlanError(f"group {group.name} has units 0 to {group.size - 1}, not {index[-1] if index[0] >= 0 else index[0]}")
+            raise PlanError(
+                f"group {group.name} has units 0 to {group.size - 1}, not {index[-1] if index[0] >= 0 else index[0]}"
+            )
         units.append(index)
     return units

@@ -1,7 +1,7 @@
 """One progress bar for everything that takes long: rich on a terminal, silence elsewhere.
 
-    with Progress("search", total=400, enabled=True) as bar:
-        bar.advance(best="0.132", naive="0.410")
+with Progress("search", total=400, enabled=True) as bar:
+    bar.advance(best="0.132", naive="0.410")
 """
 
 from __future__ import annotations

@@ -28,6 +28,14 @@ def save(folder: str | os.PathLike[str], model: nn.Module, plan: Plan) -> None:
         plan: the plan that made it.
     """
     inner = unwrap(model)
+    expected = plan.pruned_shapes()
+    for name, tensor in named_tensors(inner):
+        if tuple(tensor.shape) != expected.get(name):
+            raise PlanError(
+                f"the network is not what the plan makes: {name} has shape {list(tensor.shape)}, "
+                f"the plan makes {list(expected[name]) if name in expected else 'no such weight'}; "
+                "save plan.apply(model)"
+            )
     tensors = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in named_tensors(inner)}
     with atomic_write(Path(folder) / WEIGHTS) as temporary:
         save_file(tensors, temporary, metadata={"format": "pt"})

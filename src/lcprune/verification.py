@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from lcprune.errors import PlanError
-from lcprune.graph.run import plain_attention
-from lcprune.graph.silence import Silence
+from lcprune.graph.silence import Numbers, Silence
 from lcprune.graph.skeleton import copy_with, inputs_to, unwrap
 from lcprune.plan import Plan
 
@@ -29,6 +28,7 @@ class Verification:
         dtype: the precision of the comparison.
         mixing: modules in which channels influence one another, so that removing is not zeroing by design; there the
             reference was computed on the kept channels alone.
+        sized: modules that compute with a number taken from a size; the reference used the pruned network's number.
     """
 
     ok: bool
@@ -36,14 +36,22 @@ class Verification:
     scale: float
     dtype: str
     mixing: tuple[str, ...] = ()
+    sized: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
         verdict = "exact to rounding" if self.ok else "WRONG"
-        note = f"; channels mix in {len(self.mixing)} modules, compared there without the removed ones" if self.mixing else ""
-        return f"{verdict}: largest difference {self.max_error:.3g} at outputs up to {self.scale:.3g} ({self.dtype}){note}"
+        note = (
+            f"; channels mix in {len(self.mixing)} modules, compared there without the removed ones"
+            if self.mixing
+            else ""
+        )
+        if self.sized:
+            note += f"; {len(self.sized)} modules compute with a size, taken from the pruned network"
+        difference = f"largest difference {self.max_error:.3g} at outputs up to {self.scale:.3g} ({self.dtype})"
+        return f"{verdict}: {difference}{note}"
 
 
 def verify(model: nn.Module, plan: Plan, example_inputs: Any, pruned: nn.Module | None = None) -> Verification:
@@ -67,16 +75,18 @@ def verify(model: nn.Module, plan: Plan, example_inputs: Any, pruned: nn.Module 
         return _compare(inner, plan, smaller, args, torch.float32)
 
 
-def _compare(model: nn.Module, plan: Plan, smaller: nn.Module, args: tuple[Any, ...], dtype: torch.dtype) -> Verification:
+def _compare(
+    model: nn.Module, plan: Plan, smaller: nn.Module, args: tuple[Any, ...], dtype: torch.dtype
+) -> Verification:
     def cast(tensor: Tensor) -> Tensor:
         return tensor.to("cpu", dtype) if tensor.is_floating_point() else tensor.cpu()
 
     inputs = tree_map_only(Tensor, cast, inputs_to(args, "cpu"))
-    run = Silence(copy_with(model, lambda name, tensor: cast(tensor).clone()).eval(), plan.cuts)
+    cut = Numbers(copy_with(smaller, lambda name, tensor: cast(tensor).clone()).eval())
     # In-place operators of the network must not reach the caller's tensors, nor the second run.
-    reference = run.forward(tree_map_only(Tensor, torch.clone, inputs))
-    with torch.no_grad(), plain_attention():
-        got = copy_with(smaller, lambda name, tensor: cast(tensor).clone()).eval()(*inputs)
+    got = cut.forward(tree_map_only(Tensor, torch.clone, inputs))
+    run = Silence(copy_with(model, lambda name, tensor: cast(tensor).clone()).eval(), plan.cuts, cut.used)
+    reference = run.forward(inputs)
     expected, found = _floats(reference), _floats(got)
     if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:
         raise PlanError(
@@ -87,7 +97,8 @@ def _compare(model: nn.Module, plan: Plan, smaller: nn.Module, args: tuple[Any, 
     error = max([float((a - b).abs().max()) for a, b in pairs] or [0.0])
     scale = max([float(a.abs().max()) for a, _ in pairs] or [0.0])
     ok = error <= _TOLERANCE[dtype] * max(scale, 1e-30)
-    return Verification(ok, error, scale, str(dtype).removeprefix("torch."), tuple(sorted(run.mixed)))
+    name = str(dtype).removeprefix("torch.")
+    return Verification(ok, error, scale, name, tuple(sorted(run.mixed)), tuple(sorted(run.sized)))
 
 
 def _floats(out: Any) -> list[Tensor]:

@@ -34,7 +34,7 @@ class Axis:
 class Term:
     """`coefficient * product of axes`."""
 
-    coefficient: int
+    coefficient: float
     axes: tuple[Axis, ...]
 
 
@@ -42,7 +42,7 @@ class _Polynomial:
     """A sum of terms, arranged for evaluation as one matrix product and one gather."""
 
     def __init__(self, terms: Iterable[Term], groups: int) -> None:
-        merged: dict[tuple[Axis, ...], int] = {}
+        merged: dict[tuple[Axis, ...], float] = {}
         for term in terms:
             # Constant axes go into the coefficient; equal products are added up once.
             coefficient, axes = term.coefficient, []

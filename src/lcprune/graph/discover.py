@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from lcprune.graph.labels import Labels, varying
-from lcprune.graph.run import Run, named_tensors
 from lcprune.graph.rules import Call
+from lcprune.graph.run import Run, named_tensors
 
 Atoms = NDArray[np.int64]
 
@@ -40,6 +40,7 @@ class Contraction:
         rows: the dimension that produces channels.
         columns: the dimension that consumes them.
         positions: how often the weight is applied.
+        passing: channels among these positions (ECA, token mixing), as atoms along each such axis.
     """
 
     module: str
@@ -48,6 +49,7 @@ class Contraction:
     rows: int
     columns: int
     positions: int
+    passing: tuple[Atoms, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +155,8 @@ class Discover(Run):
         self.phantom_count += length
         if reason:
             self.freeze(atoms, reason)
-        self._fact(length, atoms)
+        if length > 1:
+            self._fact(atoms)
         return atoms
 
     def split(self, grid: Tensor, sides: int) -> None:
@@ -166,15 +169,28 @@ class Discover(Run):
 
     def mix(self, layer: Tensor, dims: Sequence[int]) -> None:
         # Along `dims` different units influence one another unless they are all the same unit.
-        self.mixed.append((layer.movedim(list(dims), list(range(len(dims)))).flatten(0, len(dims) - 1).numpy().copy(), self.module))
+        self.mixed.append(
+            (
+                layer.movedim(list(dims), list(range(len(dims)))).flatten(0, len(dims) - 1).numpy().copy(),
+                self.module,
+            )
+        )
 
-    def contraction(self, weight: Labels, shape: Sequence[int], dims: tuple[int, int], positions: int) -> None:
+    def contraction(
+        self,
+        weight: Labels,
+        shape: Sequence[int],
+        dims: tuple[int, int],
+        positions: int,
+        passing: Sequence[Tensor] = (),
+    ) -> None:
+        along = tuple(_numpy(layer) for layer in passing if layer.numel() > 1)
         axes = {}
         for layer in weight.layers:
             own = varying(layer)
             if len(own) == 1:
                 axes[next(iter(own))] = _numpy(layer)
-        self.contractions.append(Contraction(self.module, tuple(shape), axes, dims[0], dims[1], positions))
+        self.contractions.append(Contraction(self.module, tuple(shape), axes, *dims, positions, along))
 
     def use_groups(self, layer: Tensor) -> None:
         self.group_uses.append((self.module, _numpy(layer)))
@@ -183,15 +199,19 @@ class Discover(Run):
         outputs = [self.labels_of(tensor) for tensor in tree_iter(out) if isinstance(tensor, Tensor)]
         for labels in (*call.labels, *outputs):
             for layer in labels.layers:
-                if layer.numel() > 1 and len(varying(layer)) == 1:
-                    self._fact(layer.numel(), layer)
+                if layer.numel() > 1:
+                    self._fact(layer)
 
-    def _fact(self, size: int, layer: Tensor) -> None:
+    def _fact(self, layer: Tensor) -> None:
         key = (self.module, id(layer))
         if key not in self._seen:
             self._seen.add(key)
             self._alive.append(layer)
-            self.facts.setdefault(self.module, []).append(Fact(size, _numpy(layer)))
+            facts = self.facts.setdefault(self.module, [])
+            for dim in sorted(varying(layer)):
+                # A grid counts along each of its sides.
+                line = layer[tuple(slice(None) if d == dim else slice(0, 1) for d in range(layer.ndim))]
+                facts.append(Fact(layer.shape[dim], _numpy(line)))
 
     def _edge(self, a: Tensor, b: Tensor) -> None:
         self.edges.append((_numpy(a), _numpy(b)))
@@ -201,7 +221,7 @@ class Discover(Run):
         for (_, dim), (layer, module, parts) in self._slices.items():
             starts = sorted(parts)
             length = parts[starts[0]].shape[dim]
-            tiles = [start for start in range(0, layer.shape[dim], length)]
+            tiles = list(range(0, layer.shape[dim], length))
             if len(starts) > 1 and starts == tiles and all(part.shape[dim] == length for part in parts.values()):
                 stacked = torch.stack([parts[start] for start in starts])
                 self.grids.append(Grid(module, stacked.numpy().copy(), 1))

@@ -25,15 +25,17 @@ class Labels:
         layers: int64 tensors of the tensor's rank, length 1 where constant.
         uniform: all elements are equal (zeros, a filled tensor), so any of them may go.
         weight: computed from parameters and buffers alone.
+        constant: dimensions along which one slice was repeated, so that any of the copies may go.
     """
 
     layers: tuple[Tensor, ...] = ()
     uniform: bool = False
     weight: bool = False
+    constant: frozenset[int] = frozenset()
 
     def moved(self, layers: Sequence[Tensor]) -> Labels:
         """The same value with its elements elsewhere."""
-        return replace(self, layers=tuple(layers))
+        return replace(self, layers=tuple(layers), constant=frozenset())
 
 
 PLAIN = Labels()

@@ -87,7 +87,13 @@ class Replay(Run):
         pairs: which atoms met before.
     """
 
-    def __init__(self, model: nn.Module, axes: Sequence[WeightAxis], order: Mapping[tuple[str, int], Atoms], pairs: Pairs) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        axes: Sequence[WeightAxis],
+        order: Mapping[tuple[str, int], Atoms],
+        pairs: Pairs,
+    ) -> None:
         by_weight: dict[str, list[WeightAxis]] = {}
         for axis in axes:
             by_weight.setdefault(axis.weight, []).append(axis)
@@ -111,7 +117,10 @@ class Replay(Run):
             raise Mismatch(str(error), np.concatenate([_flat(a), _flat(b)])) from error
         if not self.pairs.met(_flat(left), _flat(right), strict=follower is not None):
             if follower is None:
-                raise Mismatch("channels would meet that did not meet before", np.concatenate([_flat(left), _flat(right)]))
+                raise Mismatch(
+                    "channels would meet that did not meet before",
+                    np.concatenate([_flat(left), _flat(right)]),
+                )
             self._follow(*((right, a) if follower == 0 else (left, b)))
         return torch.where(left < 0, right, left)
 
@@ -124,13 +133,18 @@ class Replay(Run):
         axis = self._axis_of(mine)
         if axis is None:
             raise Mismatch("channels would meet that did not meet before", np.concatenate([delivered, mine]))
-        partners, used, wanted = self.pairs.partners(axis), {}, []
+        partners = self.pairs.partners(axis)
+        used: dict[int, int] = {}
+        wanted: list[int] = []
         kept = set(mine.tolist())
         for atom in delivered.tolist():
             choices = [own_atom for own_atom in partners.get(atom, []) if own_atom in kept]
             position = used.get(atom, 0)
             if position >= len(choices):
-                raise Mismatch("a layer would read a channel that it did not read before", np.concatenate([delivered, mine]))
+                raise Mismatch(
+                    "a layer would read a channel that it did not read before",
+                    np.concatenate([delivered, mine]),
+                )
             used[atom] = position + 1
             wanted.append(choices[position])
         result = np.array(list(dict.fromkeys(wanted)), dtype=np.int64)

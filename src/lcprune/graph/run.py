@@ -86,8 +86,23 @@ class Run(TorchDispatchMode):
     def mix(self, layer: Tensor, dims: Sequence[int]) -> None:
         """Elements along `dims` influence one another, so that removing is not the same as zeroing."""
 
-    def contraction(self, weight: Labels, shape: Sequence[int], dims: tuple[int, int], positions: int) -> None:
-        """A convolution or linear layer: `positions` times the product of the weight's shape, rows first."""
+    def contraction(
+        self,
+        weight: Labels,
+        shape: Sequence[int],
+        dims: tuple[int, int],
+        positions: int,
+        passing: Sequence[Tensor] = (),
+    ) -> None:
+        """A convolution or linear layer was applied.
+
+        Args:
+            weight: labels of its weight.
+            shape: the weight's shape.
+            dims: the dimensions that produce and that consume channels.
+            positions: how often the weight is applied to one input position, for the whole batch.
+            passing: layers of the input along which it is applied, if channels lie there.
+        """
 
     def use_groups(self, layer: Tensor) -> None:
         """A convolution or normalisation whose number of groups is the length of `layer`."""

@@ -8,7 +8,7 @@ the kept channels alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,39 @@ from lcprune.graph.rules import Call, Rule
 from lcprune.graph.run import Run, named_tensors
 
 
+class Numbers(Run):
+    """Run a network and write down the plain numbers that its element-wise operators use.
+
+    Args:
+        model: the network.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, {})
+        self.used: list[tuple[str, tuple[Any, ...]]] = []
+
+    def after(self, call: Call, out: Any) -> None:
+        self.used.append((call.name, tuple(None if isinstance(arg, Tensor) else arg for arg in call.args)))
+
+
 class Silence(Run):
     """Run the uncut network on real data with some channels silenced.
 
     Args:
         model: the uncut network, on the CPU.
         kept: weight name -> dimension -> kept positions.
+        numbers: the plain numbers that the cut network used. A number computed from a size (1 / sqrt(fan-in)) changes
+            with the cut because the code says so; the reference uses the new one and reports where.
     """
 
-    def __init__(self, model: nn.Module, kept: Mapping[str, Mapping[int, NDArray[np.int64]]]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        kept: Mapping[str, Mapping[int, NDArray[np.int64]]],
+        numbers: Sequence[tuple[str, tuple[Any, ...]]] = (),
+    ) -> None:
+        self.numbers = numbers
+        self.sized: set[str] = set()
         weights: dict[str, Labels] = {}
         gone: list[Tensor] = []
         start = 0
@@ -51,6 +75,26 @@ class Silence(Run):
         # The last entry answers for phantoms, whose label is -1: padding stays.
         self.gone = torch.cat([*gone, torch.zeros(1, dtype=torch.bool)])
         self.mixed: set[str] = set()
+
+    def prepare(self, call: Call) -> Call:
+        place = self.operations - 1
+        if torch.Tag.pointwise not in call.func.tags or place >= len(self.numbers):
+            return call
+        name, numbers = self.numbers[place]
+        if name != call.name or len(numbers) != len(call.args):
+            return call
+        args = [
+            new if isinstance(old, (int, float)) and isinstance(new, (int, float)) else old
+            for old, new in zip(call.args, numbers, strict=True)
+        ]
+        if any(
+            old is not new and old != new
+            for old, new in zip(call.args, args, strict=True)
+            if not isinstance(old, Tensor)
+        ):
+            self.sized.add(self.module)
+            return Call(call.func, tuple(args), call.kwargs, self.labels_of)
+        return call
 
     def execute(self, call: Call, rule: Rule) -> Any:
         if rule.contracts and call.labelled:
@@ -74,7 +118,9 @@ class Silence(Run):
 
     def _along_space(self, call: Call) -> bool:
         """Channels laid along the space of a convolution (ECA)."""
-        return "convolution" in call.name and any(varying(layer) and min(varying(layer)) > 1 for layer in call.labels[0].layers)
+        return "convolution" in call.name and any(
+            varying(layer) and min(varying(layer)) > 1 for layer in call.labels[0].layers
+        )
 
     def _kept(self, tensor: Tensor) -> dict[int, Tensor]:
         """Per dimension along which channels are removed, the positions that stay."""

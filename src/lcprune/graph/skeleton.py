@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
 from lcprune.errors import TraceError
@@ -52,7 +53,7 @@ def copy_with(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.M
 def skeleton(model: nn.Module, real: bool = False) -> nn.Module:
     """A copy in evaluation mode, on `meta`, or with its data on the CPU if `real`."""
     for name, tensor in named_tensors(model):
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        if is_lazy(tensor):
             raise TraceError(f"{name} has no shape yet: run the network once on real data before tracing it")
     if real:
         result = copy_with(model, lambda name, tensor: tensor.to("cpu", copy=True))

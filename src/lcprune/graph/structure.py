@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -16,6 +19,7 @@ from lcprune.graph.resolve import Units
 from lcprune.graph.run import Run
 from lcprune.surgery import AttributeChange, cut
 
+_LIBRARIES = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
 _PASSES = 4  # one to see the order, one to confirm it, and room for an order that depends on another
 
 
@@ -169,12 +173,21 @@ class Structure:
         try:
             out = run.forward(self.inputs)
         except Mismatch as error:
-            raise TrialError(str(error), run.operations, run.stack, error.atoms) from error
+            raise TrialError(_reason(error), run.operations, run.stack, error.atoms) from error
         except Exception as error:
-            raise TrialError(_first_line(error), run.operations, run.stack, involved(run.call)) from error
+            raise TrialError(_reason(error), run.operations, run.stack, involved(run.call)) from error
         if output_shapes(out) != self.outputs:
             raise TrialError("the output changes its shape", run.operations, [""], np.empty(0, np.int64))
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+def _reason(error: Exception) -> str:
+    """The message and the line of the network's own code that caused it."""
+    message = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    if not own:
+        return message
+    return f"{message} at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}"
+
+
+def _is_library(filename: str) -> bool:
+    return filename.startswith(_LIBRARIES)

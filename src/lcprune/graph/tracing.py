@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
@@ -21,9 +22,7 @@ from lcprune.graph.structure import AttributeTie, Structure
 from lcprune.graph.trial import Trials
 
 
-def trace(
-    model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Module] = ()
-) -> ChannelGraph:
+def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Module] = ()) -> ChannelGraph:
     """Find out how the channels of a network depend on one another.
 
     Args:
@@ -41,6 +40,8 @@ def trace(
     if not isinstance(model, nn.Module):
         raise TraceError(f"a torch.nn.Module is needed, not {type(model).__name__}")
     inner = unwrap(model)
+    if isinstance(inner, torch.jit.ScriptModule):
+        raise TraceError("a scripted network cannot be cut: pass the Python module that it was made from")
     args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
     if not any(isinstance(value, Tensor) for value in tree_iter(args)):
         raise TraceError("example_inputs holds no tensor; give the arguments of forward() as a tensor or a tuple")
@@ -53,7 +54,9 @@ def trace(
     ignored = _ignored(inner, structure.discovered, ignore)
     structure.ties = list(_plain_ties(structure))
     Trials(structure, ignored).run()
-    structure.ties = [tie for tie in structure.ties if (structure.units.group_of[structure.units.position(tie.atoms)] >= 0).any()]
+    structure.ties = [
+        tie for tie in structure.ties if (structure.units.group_of[structure.units.position(tie.atoms)] >= 0).any()
+    ]
     return ChannelGraph(
         model=inner,
         example_inputs=args,
@@ -110,9 +113,7 @@ def _plain_ties(structure: Structure) -> Iterable[AttributeTie]:
                         break
 
 
-def _ignored(
-    model: nn.Module, discovered: Discover, ignore: Iterable[str | nn.Module]
-) -> list[tuple[Atoms, str]]:
+def _ignored(model: nn.Module, discovered: Discover, ignore: Iterable[str | nn.Module]) -> list[tuple[Atoms, str]]:
     names = {id(module): name for name, module in model.named_modules()}
     frozen = []
     roles = axis_roles(discovered)
@@ -125,7 +126,9 @@ def _ignored(
             pattern = item
         hit = False
         for position, axis in enumerate(discovered.axes):
-            matches = axis.weight == pattern or axis.weight.startswith(f"{pattern}.") or fnmatch.fnmatch(axis.weight, pattern)
+            matches = (
+                axis.weight == pattern or axis.weight.startswith(f"{pattern}.") or fnmatch.fnmatch(axis.weight, pattern)
+            )
             hit = hit or matches
             if matches and roles.get(position) != "in":
                 frozen.append((np.arange(axis.start, axis.start + axis.length), "ignored on request"))
@@ -145,10 +148,14 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
                 axes[dim] = units.axis(contraction.axes[dim])
             else:
                 fixed *= length
-        macs.append(Term(contraction.positions * fixed / batch, tuple(axes.values())))
+        positions = contraction.positions
+        for atoms in contraction.passing:
+            positions //= len(atoms)
+        passing = tuple(units.axis(atoms) for atoms in contraction.passing)
+        macs.append(Term(positions * fixed / batch, (*axes.values(), *passing)))
         rows = axes.get(contraction.rows)
         size = 1 if rows is not None else contraction.shape[contraction.rows]
-        activations.append(Term(contraction.positions * size / batch, (rows,) if rows is not None else ()))
+        activations.append(Term(positions * size / batch, (*(() if rows is None else (rows,)), *passing)))
     by_weight: dict[str, dict[int, Any]] = {}
     for axis in structure.axes:
         by_weight.setdefault(axis.weight, {})[axis.dim] = units.axis(np.arange(axis.start, axis.start + axis.length))
@@ -159,7 +166,13 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
         for dim, length in enumerate(tensor.shape):
             fixed *= 1 if dim in axes else length
         params.append(Term(fixed, tuple(axes.values())))
-    return Cost([group.name for group in units.groups], [group.size for group in units.groups], macs, params, activations)
+    return Cost(
+        [group.name for group in units.groups],
+        [group.size for group in units.groups],
+        macs,
+        params,
+        activations,
+    )
 
 
 def _frozen(structure: Structure) -> dict[str, str]:

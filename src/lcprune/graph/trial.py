@@ -39,7 +39,7 @@ class Trials:
         self.budget = _TRIALS
         self.kept: list[NDArray[np.int64]] = []
         self._keys = self._grid_keys()
-        self.options = {key: 0 for key in self._keys}
+        self.options = dict.fromkeys(self._keys, 0)
         self._resolve()
 
     def run(self) -> None:
@@ -112,12 +112,21 @@ class Trials:
         return False
 
     def _candidates(self, failure: TrialError) -> Iterator[AttributeTie]:
-        """Integers kept by the running modules that equal the length of an axis that is being cut."""
+        """Integers kept by modules near the failure that equal the length of an axis that is being cut.
+
+        First the running modules, then those that ran inside the innermost of them (a shortcut that pads, say).
+        """
         stack = list(dict.fromkeys(reversed(failure.stack)))
+        prefix = f"{stack[0]}." if stack and stack[0] else ""
+        inside = [place for place in self.discovered.facts if place.startswith(prefix) and place not in stack]
         seen = {(tie.module, tie.attribute, tie.index, tie.atoms.tobytes()) for tie in self.structure.ties}
-        for place in stack:
+        involved = self._classes(failure.atoms)
+        for place in [*stack, *reversed(inside)]:
+            owners = stack if place in stack else [place]
             for fact in self._cut_facts(place):
-                for name in stack:
+                if place not in stack and involved and not involved & self._classes(fact.atoms):
+                    continue
+                for name in owners:
                     for attribute, index, value in _integers(self.modules[name]):
                         key = (name, attribute, index, fact.atoms.tobytes())
                         if value == fact.size and key not in seen:
@@ -127,7 +136,9 @@ class Trials:
     def _cut_facts(self, module: str) -> list[Fact]:
         units = self.structure.units
         return [
-            fact for fact in self.discovered.facts.get(module, []) if (units.group_of[units.position(fact.atoms)] >= 0).any()
+            fact
+            for fact in self.discovered.facts.get(module, [])
+            if (units.group_of[units.position(fact.atoms)] >= 0).any()
         ]
 
     def _likewise(self, tie: AttributeTie, ties: Sequence[AttributeTie]) -> list[AttributeTie]:
@@ -182,10 +193,16 @@ class Trials:
             for place in dict.fromkeys(reversed(failure.stack)):
                 facts = self._cut_facts(place)
                 if facts:
-                    groups = sorted({g for f in facts for g in units.group_of[units.position(f.atoms)].tolist() if g >= 0})
+                    groups = sorted(
+                        {g for f in facts for g in units.group_of[units.position(f.atoms)].tolist() if g >= 0}
+                    )
                     break
         groups = groups or list(range(len(units.groups)))
-        alone = [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None] if len(groups) > 1 else groups
+        alone = (
+            [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None]
+            if len(groups) > 1
+            else groups
+        )
         where = failure.stack[-1] if failure.stack else ""
         self._freeze_groups(alone or groups, f"{where}: {failure}" if where else str(failure))
 

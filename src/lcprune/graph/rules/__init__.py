@@ -3,7 +3,15 @@
 A rule that is missing is never guessed: the channels that an undescribed operator touches are frozen.
 """
 
-from lcprune.graph.rules import contraction, creation, elementwise, movement, normalization, reduction, spatial
+from lcprune.graph.rules import (
+    contraction,
+    creation,
+    elementwise,
+    movement,
+    normalization,
+    reduction,
+    spatial,
+)
 from lcprune.graph.rules.table import Call, Rule, find_rule, rule
 
 __all__ = [

@@ -25,7 +25,11 @@ _FIXED = "reads an axis of fixed size, such as the network's input"
 def convolution(run: Run, call: Call, out: Any) -> Outcome:
     """Input channels meet one side of the weight; the other side labels the output."""
     x, weight = call.tensors[:2]
-    bias, transposed, groups = call.arg(2, "bias"), bool(call.arg(6, "transposed", False)), call.arg(8, "groups", 1)
+    bias, transposed, groups = (
+        call.arg(2, "bias"),
+        bool(call.arg(6, "transposed", False)),
+        call.arg(8, "groups", 1),
+    )
     labels_x, labels_w = call.labels[:2]
     inner = _along(run, labels_w, 0 if transposed else 1, weight)
     outer = _along(run, labels_w, 1 if transposed else 0, weight)
@@ -33,7 +37,13 @@ def convolution(run: Run, call: Call, out: Any) -> Outcome:
     delivered, passing = _channels(run, call, labels_x, out)
     per_group = x.shape[1] // groups
     if groups > 1 and per_group == 1:
-        layer = _depthwise(run, delivered, inner if transposed else outer, outer, x, weight, groups, transposed)
+        filters = inner if transposed else outer
+        if filters is None and 0 in labels_w.constant and delivered is not None:
+            # One filter spread over all channels: whichever stay, it serves them.
+            run.use_groups(delivered)
+            layer: Tensor | None = delivered.repeat_interleave(out.shape[1] // groups)
+        else:
+            layer = _depthwise(run, delivered, filters, outer, weight, groups, transposed)
     else:
         if groups > 1:
             delivered = _tie_groups(run, delivered, groups)
@@ -44,8 +54,9 @@ def convolution(run: Run, call: Call, out: Any) -> Outcome:
         layer = outer
         if groups > 1 and layer is not None:
             layer = layer.repeat(groups) if transposed else _tie_groups(run, layer, groups)
-    positions = (x if transposed else out).numel() // max((x if transposed else out).shape[1], 1)
-    run.contraction(labels_w, weight.shape, (0, 1), positions)
+    counted = x if transposed else out
+    positions = counted.numel() // max(counted.shape[1], 1)
+    run.contraction(labels_w, weight.shape, (1, 0) if transposed else (0, 1), positions, passing)
     layers = list(passing)
     if layer is not None:
         layer = layer.reshape([1, -1] + [1] * (out.ndim - 2))
@@ -62,7 +73,6 @@ def convolution(run: Run, call: Call, out: Any) -> Outcome:
 
 def _channels(run: Run, call: Call, labels: Labels, out: Tensor) -> tuple[Tensor | None, list[Tensor]]:
     """The labels along dimension 1 as a vector, and the layers that pass a convolution untouched."""
-    x = call.tensors[0]
     delivered: Tensor | None = None
     passing: list[Tensor] = []
     for layer in labels.layers:
@@ -137,7 +147,6 @@ def _depthwise(
     delivered: Tensor | None,
     filters: Tensor | None,
     outer: Tensor | None,
-    x: Tensor,
     weight: Tensor,
     groups: int,
     transposed: bool,
@@ -178,7 +187,8 @@ def matmul(run: Run, call: Call, out: Any) -> Outcome:
         other = a if labels_b.weight else b
         if ndim == 2:
             positions = other.shape[0] if labels_b.weight else other.shape[1]
-            run.contraction(labels_w, weight.shape, (1, 0) if labels_b.weight else (0, 1), positions)
+            rest = rest_a if labels_b.weight else rest_b
+            run.contraction(labels_w, weight.shape, (1, 0) if labels_b.weight else (0, 1), positions, rest)
     layers = rest_a + rest_b
     merged = _batched(run, layers, a, labels_a, b, labels_b) if ndim == 3 else layers
     result = Labels(tuple(merged), weight=labels_a.weight and labels_b.weight)
@@ -206,9 +216,7 @@ def _sides(run: Run, labels: Labels, inner: int) -> tuple[Tensor | None, list[Te
     return found, rest
 
 
-def _contract_pair(
-    run: Run, a: Tensor | None, labels_a: Labels, b: Tensor | None, labels_b: Labels
-) -> None:
+def _contract_pair(run: Run, a: Tensor | None, labels_a: Labels, b: Tensor | None, labels_b: Labels) -> None:
     if a is not None and b is not None:
         follower = None
         if labels_a.weight != labels_b.weight:
@@ -220,15 +228,11 @@ def _contract_pair(
         run.freeze(b, _FIXED if labels_b.weight else "is multiplied with an axis of fixed size")
 
 
-def _batched(
-    run: Run, layers: list[Tensor], a: Tensor, labels_a: Labels, b: Tensor, labels_b: Labels
-) -> list[Tensor]:
+def _batched(run: Run, layers: list[Tensor], a: Tensor, labels_a: Labels, b: Tensor, labels_b: Labels) -> list[Tensor]:
     """Layers along the batch of a batched product must be there on both sides, or be tied along it."""
     batch_layers = [layer for layer in layers if varying(layer) == {0}]
     result = [layer for layer in layers if 0 not in varying(layer)]
-    for layer in layers:
-        if 0 in varying(layer) and len(varying(layer)) > 1:
-            result.append(run.tie(layer, [0]))
+    result += [run.tie(layer, [0]) for layer in layers if 0 in varying(layer) and len(varying(layer)) > 1]
     if len(batch_layers) >= 2:
         merged = batch_layers[0]
         for layer in batch_layers[1:]:
@@ -247,7 +251,7 @@ def linear(run: Run, call: Call, out: Any) -> Outcome:
     inner_x, rest = _sides(run, labels_x, x.ndim - 1)
     inner_w, outer = _along(run, labels_w, 1, weight), _along(run, labels_w, 0, weight)
     _contract_pair(run, inner_x, labels_x, inner_w, labels_w)
-    run.contraction(labels_w, weight.shape, (0, 1), x.numel() // x.shape[-1])
+    run.contraction(labels_w, weight.shape, (0, 1), x.numel() // x.shape[-1], rest)
     layers = [torch.squeeze(layer) if layer.ndim > out.ndim else layer for layer in rest]
     if outer is not None:
         layer = outer.reshape([1] * (out.ndim - 1) + [-1])

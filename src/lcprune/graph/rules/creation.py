@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     always=True,
 )
 def uniform(run: Run, call: Call, out: Any) -> Outcome:
-    """All elements are equal, so it does not matter which of them go."""
+    """All elements are equal, so it does not matter which of them go; `zeros_like` follows the size of its model."""
+    if call.name.endswith("_like"):
+        return Labels(call.labels[0].layers, uniform=True)
     return Labels(uniform=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,7 +42,12 @@ def view_op(run: Run, call: Call, out: Any) -> Outcome:
         for own, part in zip(layers, parts, strict=True):
             own.append(squeeze_strides(part))
         _report_parts(run, call, layer, parts)
-    return [call.labels[0].moved(own) for own in layers]
+    results = [call.labels[0].moved(own) for own in layers]
+    if call.name == "aten::expand":
+        shape = (1,) * (out.ndim - call.input.ndim) + tuple(call.input.shape)
+        spread_out = frozenset(dim for dim, length in enumerate(shape) if length == 1 and out.shape[dim] > 1)
+        results = [replace(labels, constant=spread_out) for labels in results]
+    return results
 
 
 def _report_parts(run: Run, call: Call, layer: Tensor, parts: list[Tensor]) -> None:
@@ -113,7 +119,9 @@ def repeat(run: Run, call: Call, out: Any) -> Outcome:
         layer = pad_rank(layer, out.ndim)
         times = [count if length > 1 else 1 for count, length in zip(call.args[1], layer.shape, strict=True)]
         layers.append(layer.repeat(times))
-    return call.labels[0].moved(layers)
+    shape = (1,) * (out.ndim - call.input.ndim) + tuple(call.input.shape)
+    copies = frozenset(dim for dim, length in enumerate(shape) if length == 1 and out.shape[dim] > 1)
+    return replace(call.labels[0].moved(layers), constant=copies)
 
 
 @rule(
@@ -129,12 +137,22 @@ def rearrange(run: Run, call: Call, out: Any) -> Outcome:
         if not keep_batch:
             shape[0] = 1
         spread = layer.expand(shape)
+        _report_shuffle(run, call, layer)
         # Labels are integers, and im2col pads with 0: shift them so that padding is not mistaken for an atom.
         moved = call.func((spread + 1).double() if call.name == "aten::im2col" else spread, *call.args[1:])
         if call.name == "aten::im2col":
             moved = _centre_of_patches(moved, call)
         layers.append(squeeze_constant(moved))
     return call.labels[0].moved(layers)
+
+
+def _report_shuffle(run: Run, call: Call, layer: Tensor) -> None:
+    """Shuffles lay the channels out as a grid."""
+    dim = call.input.ndim - 3 if "pixel" in call.name else 1
+    if layer.shape[dim] == 1 or "shuffle" not in call.name or "unshuffle" in call.name:
+        return
+    rows = call.args[1] if "channel" in call.name else layer.shape[dim] // call.args[1] ** 2
+    run.split(layer.movedim(dim, 0).reshape(rows, layer.shape[dim] // rows, -1), sides=2)
 
 
 def _centre_of_patches(moved: Tensor, call: Call) -> Tensor:
@@ -163,7 +181,10 @@ def stack(run: Run, call: Call, out: Any) -> Outcome:
 
 def _concatenate(run: Run, shapes: Sequence[Sequence[int]], labels: list[Labels], dim: int) -> Labels:
     lengths, ndim = [shape[dim] for shape in shapes], len(shapes[0])
-    along = [[layer for layer in label.layers if _belongs(layer, length, dim)] for label, length in zip(labels, lengths, strict=True)]
+    along = [
+        [layer for layer in label.layers if _belongs(layer, length, dim)]
+        for label, length in zip(labels, lengths, strict=True)
+    ]
     across = [
         label.moved([layer for layer in label.layers if not _belongs(layer, length, dim)])
         for label, length in zip(labels, lengths, strict=True)
@@ -228,16 +249,17 @@ def index(run: Run, call: Call, out: Any) -> Outcome:
     """Positions chosen by numbers kept elsewhere: a labelled axis that is indexed cannot be cut."""
     if call.name == "aten::index":
         return _index(run, call, out)
-    source = call.args[1] if call.name == "aten::index_select" else 0
     layers = []
-    for label in call.labels:
+    for layer in call.labels[0].layers:
+        if call.name == "aten::index_select" and layer.shape[call.args[1]] == 1:
+            layers.append(layer)
+        elif call.name == "aten::embedding" and layer.shape[0] == 1:
+            layers.append(layer.reshape([1] * (out.ndim - 1) + [-1]))
+        else:
+            run.freeze(layer, f"is chosen by position ({call.name.removeprefix('aten::')})")
+    for label in call.labels[1:]:
         for layer in label.layers:
-            if call.name == "aten::index_select" and layer.shape[source] == 1:
-                layers.append(layer)
-            elif call.name == "aten::embedding" and layer.shape[0] == 1:
-                layers.append(layer.reshape([1] * (out.ndim - 1) + [-1]))
-            else:
-                run.freeze(layer, f"is chosen by position ({call.name.removeprefix('aten::')})")
+            run.freeze(layer, "holds positions")
     return call.labels[0].moved(layers)
 
 

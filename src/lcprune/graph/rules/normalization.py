@@ -29,7 +29,12 @@ def _ride(run: Run, call: Call, x: Labels, riders: list[Tensor | None], shape: l
 
 
 @rule(
-    *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "cudnn_batch_norm"),
+    *(
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+        "cudnn_batch_norm",
+    ),
     *("_batch_norm_no_update", "_batch_norm_with_update", "batch_norm", "miopen_batch_norm"),
     mixes=True,
 )
@@ -52,7 +57,13 @@ def group_norm(run: Run, call: Call, out: Any) -> Outcome:
     """Equal cuts in every group; with one channel per group the number of groups is cut instead."""
     groups = call.arg(6, "group")
     channels = call.input.shape[1]
-    merged = _ride(run, call, call.labels[0], [call.arg(1, "weight"), call.arg(2, "bias")], [1, -1] + [1] * (call.input.ndim - 2))
+    merged = _ride(
+        run,
+        call,
+        call.labels[0],
+        [call.arg(1, "weight"), call.arg(2, "bias")],
+        [1, -1] + [1] * (call.input.ndim - 2),
+    )
     layers = []
     for layer in merged.layers:
         if layer.shape[1] > 1:

@@ -19,7 +19,20 @@ _DIM = {"aten::linalg_vector_norm": 2, "aten::norm": 2}
 
 @rule(
     *("all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "linalg_vector_norm", "logsumexp", "max"),
-    *("mean", "median", "min", "mode", "norm", "prod", "std", "std_mean", "sum", "var", "var_mean", "count_nonzero"),
+    *(
+        "mean",
+        "median",
+        "min",
+        "mode",
+        "norm",
+        "prod",
+        "std",
+        "std_mean",
+        "sum",
+        "var",
+        "var_mean",
+        "count_nonzero",
+    ),
     mixes=True,
 )
 def reduce(run: Run, call: Call, out: Any) -> Outcome:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Union
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -59,7 +59,7 @@ class Call:
         return tensor
 
 
-Outcome = Union[Labels, Sequence[Labels], None]
+Outcome: TypeAlias = "Labels | Sequence[Labels] | None"
 Apply = Callable[["Run", Call, Any], Outcome]
 
 
@@ -83,9 +83,7 @@ class Rule:
 _RULES: dict[str, Rule] = {}
 
 
-def rule(
-    *names: str, mixes: bool = False, contracts: bool = False, always: bool = False
-) -> Callable[[Apply], Apply]:
+def rule(*names: str, mixes: bool = False, contracts: bool = False, always: bool = False) -> Callable[[Apply], Apply]:
     """Register a rule for operators by name; in-place variants are found by the same name."""
 
     def register(apply: Apply) -> Apply:
@@ -99,7 +97,7 @@ def rule(
     return register
 
 
-@lru_cache(maxsize=None)
+@cache
 def find_rule(func: Any) -> Rule:
     """The rule of an operator: by name, by being element-wise, or the one that freezes."""
     name = str(func._schema.name)
