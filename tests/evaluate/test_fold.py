@@ -55,9 +55,7 @@ class Case(nn.Module):
         super().__init__()
         self.kind = kind
         self.conv = nn.Conv2d(3, 3, 3, padding=1)
-        self.bn = nn.BatchNorm2d(
-            3, affine=kind != "plain norm", track_running_stats=kind != "batch statistics"
-        )
+        self.bn = nn.BatchNorm2d(3, affine=kind != "plain norm", track_running_stats=kind != "batch statistics")
         self.other = nn.BatchNorm2d(3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

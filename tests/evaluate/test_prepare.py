@@ -49,8 +49,6 @@ def test_a_users_own_preparation_is_called_with_the_smaller_network(plain, digit
         widths.append(model[0][0].weight.shape[0])
         short_tuning(model, batches, cross_entropy, steps=1, lr=0.01)
 
-    evaluator = make_evaluator(
-        plain.graph, draw(digits.train, 64, seed=0), cross_entropy, Search(prepare=mine)
-    )
+    evaluator = make_evaluator(plain.graph, draw(digits.train, 64, seed=0), cross_entropy, Search(prepare=mine))
     evaluator.loss(halves)
     assert widths == [4]

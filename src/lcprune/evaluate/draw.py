@@ -36,6 +36,14 @@ class Batch:
         """`inputs, target = batch`, like the batches that a user gave."""
         return iter((self.inputs, self.target))
 
+    def channels_last(self) -> Batch:
+        """The same images in the memory layout that many kernels prefer."""
+
+        def lay_out(leaf: torch.Tensor) -> torch.Tensor:
+            return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
+
+        return Batch(pytree.tree_map(lay_out, self.inputs), self.target, self.size)
+
 
 def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     """Draw images without replacement, each with the same chance, keeping the order of the data.
@@ -61,19 +69,13 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     else:
         samples = _reservoir(data, images, rng)
     if not samples:
-        raise DataError(
-            "the data holds no images; if it is a generator, it may have been used up: pass a list"
-        )
+        raise DataError("the data holds no images; if it is a generator, it may have been used up: pass a list")
     if len(samples) < images:
-        logger.info(
-            "judging candidates on %d images: the data holds no more (%d asked)", len(samples), images
-        )
+        logger.info("judging candidates on %d images: the data holds no more (%d asked)", len(samples), images)
     return samples
 
 
-def collate(
-    samples: Sequence[tuple[Any, Any]], batch_size: int, device: torch.device | str = "cpu"
-) -> list[Batch]:
+def collate(samples: Sequence[tuple[Any, Any]], batch_size: int, device: torch.device | str = "cpu") -> list[Batch]:
     """Stack samples into batches on a device; the last one may be smaller."""
     batches = []
     for start in range(0, len(samples), batch_size):
@@ -156,9 +158,7 @@ def _samples(batch: Any) -> _Rows:
     pair = pytree.tree_map(_tensor, tuple(batch))
     sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(pair) if leaf.ndim}
     if len(sizes) != 1 or any(leaf.ndim == 0 for leaf in pytree.tree_leaves(pair)):
-        raise DataError(
-            "the inputs and targets of a batch must have the same first dimension, one entry per image"
-        )
+        raise DataError("the inputs and targets of a batch must have the same first dimension, one entry per image")
     return _Rows(pair, sizes.pop())
 
 

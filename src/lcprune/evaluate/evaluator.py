@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.prepare import call
@@ -120,7 +119,7 @@ class Evaluator(ABC):
         return now
 
 
-def mean_loss(model: nn.Module, batches: Sequence[Batch], loss_fn: LossFn) -> torch.Tensor:
+def mean_loss(model: Callable[..., Any], batches: Sequence[Batch], loss_fn: LossFn) -> torch.Tensor:
     """Mean of `loss_fn` over all images, as a float64 scalar on their device: no wait for the device."""
     images = sum(batch.size for batch in batches)
     total: Any = 0.0

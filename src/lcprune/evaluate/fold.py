@@ -106,9 +106,7 @@ def checked_pairs(model: nn.Module, example_inputs: Sequence[Any], inputs: Any) 
     with torch.inference_mode():
         if agree(call(folded, few), call(original, few)):
             return pairs
-    logger.warning(
-        "batch norm is not folded while candidates are judged: the folded network computes something else"
-    )
+    logger.warning("batch norm is not folded while candidates are judged: the folded network computes something else")
     return []
 
 

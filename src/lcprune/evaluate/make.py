@@ -44,7 +44,7 @@ def make_evaluator(
         precision: instead of `search.precision`.
     """
     device = next(graph.model.parameters()).device
-    batches = collate(samples, search.batch_size or _batch_size(graph, len(samples), device), device)
+    batches = collate(samples, search.batch_size or default_batch_size(graph, len(samples), device), device)
     prepare = _prepare(search, loss_fn)
     zero = search.evaluator == "zero" or (search.evaluator == "auto" and device.type == "cuda")
     if prepare is None and zero and not all(group.name in graph.mixing for group in graph.groups):
@@ -70,11 +70,10 @@ def _prepare(search: Search, loss_fn: LossFn) -> Prepare | None:
     return prepare
 
 
-def _batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:
+def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:
+    """Images per forward pass: what fits a GPU's memory, or a CPU's caches."""
     if device.type != "cuda":
         return min(images, _CPU_BATCH)
     free, _ = torch.cuda.mem_get_info(device)
     per_image = float(graph.cost.activations(graph.cost.sizes)) or 1.0
-    return int(
-        min(images, max(1.0, _GPU_SHARE * free / (4 * per_image)), max(1.0, _MOST_ELEMENTS / per_image))
-    )
+    return int(min(images, max(1.0, _GPU_SHARE * free / (4 * per_image)), max(1.0, _MOST_ELEMENTS / per_image)))

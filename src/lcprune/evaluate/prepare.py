@@ -15,7 +15,7 @@ from torch import nn
 from lcprune.evaluate.draw import Batch
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
+def call(model: Callable[..., Any], inputs: Any) -> Any:
     """Run a network on a batch's inputs: a tensor, a tuple of them, or a dict."""
     if isinstance(inputs, dict):
         return model(**inputs)
@@ -57,9 +57,7 @@ def short_tuning(
     The order is fixed, so that candidates differ by what was cut and by nothing else.
     """
     model.eval()
-    parameters = [
-        parameter.requires_grad_(True) for parameter in model.parameters() if parameter.is_floating_point()
-    ]
+    parameters = [parameter.requires_grad_(True) for parameter in model.parameters() if parameter.is_floating_point()]
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=True)
     with torch.enable_grad():
         for step in range(steps):

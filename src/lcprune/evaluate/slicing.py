@@ -28,6 +28,7 @@ class SlicingEvaluator(Evaluator):
         loss_fn: of an output and a target.
         prepare: changes each candidate, in place, before it is judged.
         fold: whether to fold batch norm; off, the candidate runs as it is.
+        channels_last: memory layout of images and weights.
     """
 
     def __init__(
@@ -37,8 +38,12 @@ class SlicingEvaluator(Evaluator):
         loss_fn: LossFn,
         prepare: Prepare | None = None,
         fold: bool = True,
+        channels_last: bool = False,
     ) -> None:
         super().__init__(graph, batches, loss_fn)
+        self.channels_last = channels_last
+        if channels_last:
+            self.batches = [batch.channels_last() for batch in self.batches]
         self.prepare = prepare
         self.pairs = checked_pairs(graph.model, graph.example_inputs, self.batches[0].inputs) if fold else []
 
@@ -51,6 +56,8 @@ class SlicingEvaluator(Evaluator):
             model.eval()
         with arithmetic(), torch.inference_mode():
             fold_(model, self.pairs)
+            if self.channels_last:
+                model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             started = self._timed("preparing", started)
             value = float(mean_loss(model, self.batches, self.loss_fn))
         self._timed("evaluating", started)

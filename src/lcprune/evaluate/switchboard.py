@@ -28,16 +28,12 @@ class Switchboard:
     """
 
     def __init__(self, graph: ChannelGraph, model: nn.Module, channels_last: bool = False) -> None:
-        sizes = [group.size for group in graph.groups]
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self.units = int(starts[-1])
+        self.units = int(sum(group.size for group in graph.groups))
         parameters = dict(model.named_parameters(remove_duplicate=False))
-        readers = _readers(graph, starts, parameters, always_on=self.units)
+        readers = read_positions(graph, model)
         dtypes = {parameters[name].dtype for name in readers}
         if len(dtypes) > 1:
-            raise PlanError(
-                f"weights of several types ({', '.join(map(str, dtypes))}) cannot be switched together"
-            )
+            raise PlanError(f"weights of several types ({', '.join(map(str, dtypes))}) cannot be switched together")
         device = next(model.parameters()).device
         dtype = dtypes.pop() if dtypes else torch.float32
         originals, flags = [], []
@@ -86,10 +82,17 @@ class Switchboard:
                 parameter.data = part.view(parameter.shape)
 
 
-def _readers(
-    graph: ChannelGraph, starts: NDArray[np.int64], parameters: dict[str, Any], always_on: int
-) -> dict[str, tuple[int, NDArray[np.int64]]]:
-    """For each weight that consumes units: the dimension, and the flag of each position along it."""
+def read_positions(graph: ChannelGraph, model: nn.Module) -> dict[str, tuple[int, NDArray[np.int64]]]:
+    """For each weight that consumes units: the dimension, and the unit at each position along it.
+
+    Units are numbered group after group; positions that no group can remove have the number after them.
+
+    Raises:
+        PlanError: a position belongs to several units.
+    """
+    starts = np.concatenate([[0], np.cumsum([group.size for group in graph.groups])]).astype(np.int64)
+    always_on = int(starts[-1])
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     readers: dict[str, tuple[int, NDArray[np.int64]]] = {}
     for group, start in zip(graph.groups, starts[:-1], strict=True):
         for member in group.members:
@@ -101,9 +104,7 @@ def _readers(
             positions = member.index.reshape(-1)
             taken = flags[positions]
             if dim != member.dim or not np.all((taken == always_on) | (taken == wanted)):
-                raise PlanError(
-                    f"columns of {member.weight!r} belong to several units and cannot be switched alone"
-                )
+                raise PlanError(f"columns of {member.weight!r} belong to several units and cannot be switched alone")
             flags[positions] = wanted
     return readers
 

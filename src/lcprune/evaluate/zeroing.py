@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
 from lcprune.evaluate.fold import agree, fold_
+from lcprune.evaluate.fuse import Fused
 from lcprune.evaluate.prepare import call
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.switchboard import Switchboard
@@ -47,6 +48,7 @@ class ZeroingEvaluator(Evaluator):
         channels_last: memory layout of images and weights.
         benchmark: let cuDNN time its algorithms first; faster, but losses may differ in the last digits
             between runs.
+        fuse: run convolutions together with the addition and ReLU behind them.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class ZeroingEvaluator(Evaluator):
         capture: bool = True,
         channels_last: bool = False,
         benchmark: bool = False,
+        fuse: bool = False,
     ) -> None:
         super().__init__(graph, batches, loss_fn)
         self.precision, self.benchmark = precision, benchmark
@@ -78,6 +81,7 @@ class ZeroingEvaluator(Evaluator):
             self.model.to(torch.bfloat16)
             self.switchboard = Switchboard(graph, self.model, channels_last=channels_last)
         self._inputs = [self._cast(batch, channels_last) for batch in self.batches]
+        self.forward: Callable[..., Any] = self._fuse() if fuse else self.model
         wanted = self.exact and self.device.type == "cuda" and capture
         self._replay = self._capture() if wanted else None
         self._timed("preparing", started)
@@ -97,7 +101,7 @@ class ZeroingEvaluator(Evaluator):
             else:
                 self.switchboard.write()
                 started = self._timed("preparing", started)
-                value = float(mean_loss(self.model, self._inputs, self.loss_fn))
+                value = float(mean_loss(self.forward, self._inputs, self.loss_fn))
         self._timed("evaluating", started)
         return value
 
@@ -123,24 +127,34 @@ class ZeroingEvaluator(Evaluator):
             sliced = call(self.graph.plan(probe).apply(self.graph.model).eval(), few)
         if not agree(silenced, sliced):
             self.exact = False
-            logger.warning(
-                "candidates are judged as smaller networks: silenced units of this network still matter"
-            )
+            logger.warning("candidates are judged as smaller networks: silenced units of this network still matter")
 
     def _cast(self, batch: Batch, channels_last: bool) -> Batch:
         def cast(leaf: torch.Tensor) -> torch.Tensor:
             if self.precision == "bf16" and leaf.is_floating_point():
                 leaf = leaf.to(torch.bfloat16)
-            if channels_last and leaf.ndim == 4:
-                leaf = leaf.contiguous(memory_format=torch.channels_last)
             return leaf
 
-        return Batch(pytree.tree_map(cast, batch.inputs), batch.target, batch.size)
+        made = Batch(pytree.tree_map(cast, batch.inputs), batch.target, batch.size)
+        return made.channels_last() if channels_last else made
+
+    def _fuse(self) -> Callable[..., Any]:
+        """The fused network, if it runs here and computes what the network does."""
+        fused = Fused(self.model)
+        few = pytree.tree_map(lambda leaf: leaf[:8], self._inputs[0].inputs)
+        try:
+            with arithmetic(self.precision, self.benchmark), torch.inference_mode():
+                if agree(call(fused, few), call(self.model, few), 1e-3 if self.precision == "fp32" else 5e-2):
+                    return fused
+            logger.warning("convolutions are not fused: the fused network computes something else")
+        except Exception as error:
+            logger.warning("convolutions are not fused: %s", str(error).split("\n")[0])
+        return self.model
 
     def _capture(self) -> tuple[Any, torch.Tensor] | None:
         def forward() -> torch.Tensor:
             self.switchboard.write()
-            return mean_loss(self.model, self._inputs, self.loss_fn)
+            return mean_loss(self.forward, self._inputs, self.loss_fn)
 
         try:
             with arithmetic(self.precision, self.benchmark), torch.inference_mode():
