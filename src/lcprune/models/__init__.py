@@ -4,6 +4,7 @@ model = lcprune.models.build("resnet56", num_classes=10, weights="resnet56.safet
 example = lcprune.models.example_input("resnet56")
 """
 
+from lcprune.models.centred import from_centred
 from lcprune.models.registry import build, example_input, input_shape, names
 from lcprune.models.resnet import PadShortcut
 from lcprune.models.weights import head_name, load_weights, read_state_dict
@@ -12,6 +13,7 @@ __all__ = [
     "PadShortcut",
     "build",
     "example_input",
+    "from_centred",
     "head_name",
     "input_shape",
     "load_weights",

@@ -106,9 +106,7 @@ def load_weights(
             if name in own and name in tensors and own[name].shape != tensors[name].shape:
                 tensors[name] = own[name]
     problems = [f"missing: {name} {tuple(own[name].shape)}" for name in own if _missing(name, tensors)]
-    problems += [
-        f"not in the network: {name} {tuple(tensors[name].shape)}" for name in tensors if name not in own
-    ]
+    problems += [f"not in the network: {name} {tuple(tensors[name].shape)}" for name in tensors if name not in own]
     problems += [
         f"shape: {name} is {tuple(own[name].shape)} in the network, {tuple(tensors[name].shape)} in the file"
         for name in own
@@ -135,9 +133,7 @@ def head_name(model: nn.Module) -> str:
         names = [name for name, module in model.named_modules() if isinstance(module, kind)]
         if names:
             return names[-1]
-    raise ModelError(
-        f"{type(model).__name__} has no linear layer or convolution that could be its classifier"
-    )
+    raise ModelError(f"{type(model).__name__} has no linear layer or convolution that could be its classifier")
 
 
 def _missing(name: str, tensors: Mapping[str, Tensor]) -> bool:
