@@ -54,7 +54,7 @@ def _is_section(value: Any) -> bool:
 
 
 def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else json.dumps(name)
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _string(name)
 
 
 def _value(value: Any) -> str:
@@ -64,5 +64,9 @@ def _value(value: Any) -> str:
         return repr(value)
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(item) for item in value) + "]"
-    # TOML's basic strings are JSON's, apart from the delete character.
-    return json.dumps(str(value)).replace("\x7f", "\\u007f")
+    return _string(str(value))
+
+
+def _string(text: str) -> str:
+    # TOML's basic strings are JSON's, but for the delete character and for pairs of surrogates.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -31,9 +31,7 @@ SECTIONS = ("search", "tune")
 PLUMBING = frozenset({"config", "set_", "out", "resume", "force", "json_", "debug", "quiet", "report"})
 
 # Typer brings its own copy of click in some versions and uses the installed one in others.
-ClickException: type[Exception] = next(
-    c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException"
-)
+ClickException: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 _SECTIONS_KEY = "lcprune.sections"
 
@@ -99,6 +97,12 @@ def sections(ctx: typer.Context) -> dict[str, dict[str, Any]]:
     """The `[search]` and `[tune]` parts of the configuration."""
     found: dict[str, dict[str, Any]] = ctx.meta.get(_SECTIONS_KEY, {})
     return found
+
+
+def resolve_section(ctx: typer.Context, name: str, values: Mapping[str, Any]) -> None:
+    """Put the values that a section came to into the configuration that the run folder keeps."""
+    kept = {key: value for key, value in values.items() if value is not None}
+    ctx.meta.setdefault(_SECTIONS_KEY, {})[name] = kept
 
 
 def start_run(ctx: typer.Context, command: str, subject: str) -> Run:

@@ -58,7 +58,7 @@ def compare(
       lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
     """
     check_names(methods, metric)
-    search = make_search(sections(ctx).get("search", {}))
+    search = make_search(ctx)
     tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
     listen(quiet)
     where = pick_device(device)

@@ -11,7 +11,7 @@ import typer
 
 from lcprune import models
 from lcprune.cli import options as o
-from lcprune.cli.command import settings, start_run
+from lcprune.cli.command import resolve_section, sections, start_run
 from lcprune.cli.compare import grid, write_tables
 from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.latency import record_latency
@@ -54,9 +54,9 @@ def demo(
       lcprune demo --out runs/again --seed 1
     """
     listen(quiet)
-    chosen = settings(ctx)
-    search = make_search({**SEARCH, **chosen.get("search", {})})
-    tuning = make_recipe("finetune", {**TUNING, **chosen.get("tune", {})})
+    changes = {**TUNING, **sections(ctx).get("tune", {})}
+    search, tuning = make_search(ctx, SEARCH), make_recipe("finetune", changes)
+    resolve_section(ctx, "tune", changes)
     where = pick_device(device)
     dataset = need_data(DATA, "the demo", seed)
     with start_run(ctx, "demo", MODEL) as run:

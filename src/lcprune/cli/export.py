@@ -48,11 +48,7 @@ def export(
         raise UsageError(f"{target} is a folder; name a file with --out")
     done = write(network.model, network.example, target, format, network.plan)
     if json_:
-        print_json(
-            {"path": str(done.path), "format": format, "max_error": done.max_error, "bytes": done.bytes}
-        )
+        print_json({"path": str(done.path), "format": format, "max_error": done.max_error, "bytes": done.bytes})
     else:
         size = format_count(done.bytes)
-        console().print(
-            f"{done.path}: {size}B, reloaded and compared: largest difference {done.max_error:.1e}"
-        )
+        console().print(f"{done.path}: {size}B, reloaded and compared: largest difference {done.max_error:.1e}")

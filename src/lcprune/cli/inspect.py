@@ -50,17 +50,11 @@ def inspect(
         print_json(as_json(network.name, graph, layers))
         return
     out = console()
-    out.print(
-        f"[bold]{network.name}[/bold]  "
-        f"{format_count(graph.macs)} MACs, {format_count(graph.params)} parameters"
-    )
+    out.print(f"[bold]{network.name}[/bold]  {format_count(graph.macs)} MACs, {format_count(graph.params)} parameters")
     if tree:
         out.print(_tree(network.model, layers))
     else:
-        cells = [
-            [name, c["type"], format_count(c["macs"]), format_count(c["params"])]
-            for name, c in layers.items()
-        ]
+        cells = [[name, c["type"], format_count(c["macs"]), format_count(c["params"])] for name, c in layers.items()]
         print_table("Layers", ["layer", "type", "MACs", "parameters"], cells)
     out.print()
     print_table("Groups that can be pruned", ["group", "units", "filters of", "used by"], _group_cells(graph))
@@ -126,9 +120,7 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 
 def _tree(model: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> Tree:
     def total(prefix: str, key: str) -> int:
-        return sum(
-            c[key] for n, c in layers.items() if not prefix or n == prefix or n.startswith(prefix + ".")
-        )
+        return sum(c[key] for n, c in layers.items() if not prefix or n == prefix or n.startswith(prefix + "."))
 
     def label(name: str, prefix: str, module: nn.Module) -> str:
         macs, params = total(prefix, "macs"), total(prefix, "params")

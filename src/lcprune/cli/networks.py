@@ -67,6 +67,7 @@ def open_network(
     shape: Sequence[int] | None = None,
     dataset: Dataset | None = None,
     device: torch.device | str = "cpu",
+    seed: int = 0,
 ) -> Network:
     """The network called `name`.
 
@@ -77,6 +78,7 @@ def open_network(
         shape: of one input; that of `dataset` or the network's own if None.
         dataset: what the network is for.
         device: where to put it.
+        seed: of weights that no file brings: the same command builds the same network.
 
     Raises:
         UsageError: there is no such network, or it cannot take such inputs.
@@ -88,7 +90,9 @@ def open_network(
             num_classes = dataset.num_classes
         if _looks_like_folder(name):
             raise UsageError(f"there is no run folder {name}")
-        model = models.build(name, num_classes=num_classes, weights=weights)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = models.build(name, num_classes=num_classes, weights=weights)
         if shape is None:
             shape = dataset.input_shape if dataset is not None else models.input_shape(name)
         example = models.example_input(name, shape=shape)
@@ -171,6 +175,5 @@ def _try(model: nn.Module, example: Tensor, name: str) -> None:
         shape = "x".join(map(str, example.shape[1:]))
         reason = str(error).strip().split("\n")[0][:200]
         raise UsageError(
-            f"{name} cannot take inputs of {shape}: {reason}\n"
-            "choose other data, or say the shape with --input-shape"
+            f"{name} cannot take inputs of {shape}: {reason}\nchoose other data, or say the shape with --input-shape"
         ) from None

@@ -128,9 +128,7 @@ Macs = Annotated[
 ]
 ManyMacs = Annotated[
     Sizes,
-    typer.Option(
-        parser=_sizes, metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M.", rich_help_panel=LIMITS
-    ),
+    typer.Option(parser=_sizes, metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M.", rich_help_panel=LIMITS),
 ]
 Params = Annotated[
     float | None,
@@ -143,15 +141,11 @@ MinKeep = Annotated[
 MultipleOf = Annotated[
     int, typer.Option(min=1, help="Keep widths a multiple of this, for hardware.", rich_help_panel=LIMITS)
 ]
-Method = Annotated[
-    str, typer.Option(help="uniform, naive, lcp, ... (see `lcprune methods`).", rich_help_panel=SEARCH)
-]
+Method = Annotated[str, typer.Option(help="uniform, naive, lcp, ... (see `lcprune methods`).", rich_help_panel=SEARCH)]
 Methods = Annotated[
     Words, typer.Option(parser=words, metavar="NAMES", help="Methods, with commas.", rich_help_panel=SEARCH)
 ]
-Metric = Annotated[
-    str, typer.Option(help="l1, l2, taylor, ... (see `lcprune methods`).", rich_help_panel=SEARCH)
-]
+Metric = Annotated[str, typer.Option(help="l1, l2, taylor, ... (see `lcprune methods`).", rich_help_panel=SEARCH)]
 Epochs = Annotated[
     int | None,
     typer.Option(min=0, help="Epochs of training; the recipe's own by default.", rich_help_panel=RUN),
@@ -159,20 +153,14 @@ Epochs = Annotated[
 Recipe = Annotated[str, typer.Option(help="Named training recipe.", rich_help_panel=RUN)]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", rich_help_panel=RUN)]
 Seeds = Annotated[int, typer.Option(min=1, help="How many trials, with seeds 0, 1, ...", rich_help_panel=RUN)]
-BatchSizes = Annotated[
-    Numbers, typer.Option(parser=_numbers, metavar="N,N", help="Batch sizes.", rich_help_panel=RUN)
-]
+BatchSizes = Annotated[Numbers, typer.Option(parser=_numbers, metavar="N,N", help="Batch sizes.", rich_help_panel=RUN)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=RUN)]
 
 Out = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER", help="The run folder; a new one in runs/ by default.", rich_help_panel=RUN
-    ),
+    typer.Option(metavar="FOLDER", help="The run folder; a new one in runs/ by default.", rich_help_panel=RUN),
 ]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from the folder of --out.", rich_help_panel=RUN)
-]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the folder of --out.", rich_help_panel=RUN)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the folder of --out.", rich_help_panel=RUN)]
 Config = Annotated[
     Path | None,
@@ -180,9 +168,7 @@ Config = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="e.g. search.pool=32, tune.lr=0.02.", rich_help_panel=RUN
-    ),
+    typer.Option("--set", metavar="KEY=VALUE", help="e.g. search.pool=32, tune.lr=0.02.", rich_help_panel=RUN),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.", rich_help_panel=RUN)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=RUN)]

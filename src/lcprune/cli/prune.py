@@ -32,9 +32,7 @@ TrueLoss = Annotated[
         min=0, help="Also measure the true loss difference of so many units per group.", rich_help_panel=o.RUN
     ),
 ]
-Report = Annotated[
-    bool, typer.Option("--report/--no-report", help="Write report.html.", rich_help_panel=o.RUN)
-]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.", rich_help_panel=o.RUN)]
 
 
 def prune(
@@ -50,9 +48,7 @@ def prune(
     metric: o.Metric = "l2",
     min_keep: o.MinKeep = 0.10,
     multiple_of: o.MultipleOf = 1,
-    epochs: Annotated[
-        int, typer.Option(min=0, help="Tune the result for so many epochs.", rich_help_panel=o.RUN)
-    ] = 0,
+    epochs: Annotated[int, typer.Option(min=0, help="Tune the result for so many epochs.", rich_help_panel=o.RUN)] = 0,
     recipe: o.Recipe = "finetune",
     true_loss: TrueLoss = 0,
     seed: o.Seed = 0,
@@ -81,7 +77,7 @@ def prune(
     """
     limits = _limits(macs=macs, params=params)
     check_names([method], metric)
-    search, tuning = make_search(sections(ctx).get("search", {})), make_recipe(recipe, _tune(ctx), epochs)
+    search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     listen(quiet)
     where = pick_device(device)
     data = data or folder_setting(model, "data")
@@ -130,9 +126,7 @@ def pareto(
     macs: o.ManyMacs = o.FRONTIER,
     learn: Annotated[
         str,
-        typer.Option(
-            help="'tightest': one search for all limits; 'each': one per limit.", rich_help_panel=o.SEARCH
-        ),
+        typer.Option(help="'tightest': one search for all limits; 'each': one per limit.", rich_help_panel=o.SEARCH),
     ] = "tightest",
     methods: o.Methods = o.THREE_METHODS,
     metric: o.Metric = "l2",
@@ -163,7 +157,7 @@ def pareto(
       lcprune pareto resnet56 --weights resnet56.safetensors --data cifar10:PATH --learn each
     """
     check_names(methods, metric)
-    search, tuning = make_search(sections(ctx).get("search", {})), make_recipe(recipe, _tune(ctx), epochs)
+    search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     listen(quiet)
     where = pick_device(device)
     dataset = need_data(data or folder_setting(model, "data"), "a frontier", seed)

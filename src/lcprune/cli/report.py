@@ -36,8 +36,6 @@ def report(
         opened = [Run.open(path) for path in runs]
     page = write_report(opened, out or runs[0] / "report.html", title)
     if json_:
-        print_json(
-            {"report": str(page), "figures": sorted(str(f) for f in (page.parent / "figures").glob("*.svg"))}
-        )
+        print_json({"report": str(page), "figures": sorted(str(f) for f in (page.parent / "figures").glob("*.svg"))})
     else:
         print(page)

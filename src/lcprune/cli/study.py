@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import typer
 from torch import nn
 
 import lcprune
-from lcprune.cli.command import UsageError
+from lcprune.cli.command import UsageError, resolve_section, sections
 from lcprune.cli.networks import PLAN, WEIGHTS, Network
 from lcprune.cli.sizes import format_size
 from lcprune.data import Dataset
@@ -139,9 +140,7 @@ class Study:
         row = {"network": name, "method": method, "resource": resource, "limit": limit, "seed": seed, **costs}
         row["search_seconds"] = round(seconds, 2)
         row.update(self._judge(model, "_before"))
-        row.update(
-            {key.removesuffix("_before"): value for key, value in row.items() if key.endswith("_before")}
-        )
+        row.update({key.removesuffix("_before"): value for key, value in row.items() if key.endswith("_before")})
         folder = self.run.file("networks", slug(_trial(name, seed)))
         epochs: list[dict[str, Any]] = []
         if self.recipe is not None and self.dataset is not None:
@@ -149,9 +148,7 @@ class Study:
             row.update(self._judge(model, ""))
         lcprune.save(folder, model, plan)
         # The row goes last: it says that this network is complete.
-        kept = [
-            {"network": name, "method": method, "limit": limit, **entry} for entry in self._schedule(plan)
-        ]
+        kept = [{"network": name, "method": method, "limit": limit, **entry} for entry in self._schedule(plan)]
         self._add_once("schedule", name, kept)
         self._add_once("search", name, _search_rows(name, limit, history))
         self._add_once("training", name, epochs)
@@ -295,8 +292,9 @@ def epoch_rows(name: str, history: Sequence[Mapping[str, Any]]) -> list[dict[str
     ]
 
 
-def make_search(section: Mapping[str, Any]) -> Search:
-    """The `[search]` section as settings."""
+def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> Search:
+    """The `[search]` section as settings; all of them go into the run's configuration."""
+    section = {**(defaults or {}), **sections(ctx).get("search", {})}
     known = {item.name for item in fields(Search)} - {"prepare"}
     for name in section:
         if name not in known:
@@ -304,9 +302,11 @@ def make_search(section: Mapping[str, Any]) -> Search:
             hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(sorted(known))}"
             raise UsageError(f"unknown setting 'search.{name}'; {hint}")
     try:
-        return Search(**section)
+        search = Search(**section)
     except (SearchError, TypeError) as error:
         raise UsageError(f"search: {error}") from None
+    resolve_section(ctx, "search", {name: getattr(search, name) for name in sorted(known)})
+    return search
 
 
 def make_recipe(name: str, section: Mapping[str, Any], epochs: int | None = None) -> Recipe:

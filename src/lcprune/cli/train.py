@@ -45,16 +45,13 @@ def train(
 
       torchrun --nproc-per-node 4 -m lcprune train resnet56 --data cifar10:PATH --out runs/train
     """
-    import torch
-
     from lcprune.tune import fit
 
     tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
     listen(quiet)
     where = pick_device(device)
     dataset = need_data(data, "training", seed)
-    torch.manual_seed(seed)
-    network = open_network(model, weights, num_classes, input_shape, dataset, where)
+    network = open_network(model, weights, num_classes, input_shape, dataset, where, seed)
     describe_source(ctx, network, dataset)
     with start_run(ctx, "train", model) as run:
         result = fit(

@@ -130,9 +130,7 @@ def teacher_of(network: Network) -> nn.Module:
     """The network before it was pruned, with its weights: what distillation imitates."""
     source = network.run.settings if network.run is not None else {}
     if network.plan is None or not source.get("weights"):
-        raise UsageError(
-            "tune.distill needs a teacher: tune a pruned run whose configuration names --weights"
-        )
+        raise UsageError("tune.distill needs a teacher: tune a pruned run whose configuration names --weights")
     return open_network(
         str(source["model"]),
         str(source["weights"]),

@@ -42,7 +42,12 @@ def _frontier(records: Records, resource: str, words: str) -> Figure | None:
         )
     colour = alt.Color("method:N", scale=alt.Scale(**method_scale(p["method"] for p in points)), title=None)
     base = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X("size:Q", title=f"{words} (millions)", scale=alt.Scale(zero=False, nice=True, padding=14)),
+        x=alt.X(
+            "size:Q",
+            title=f"{words} (millions)",
+            axis=alt.Axis(tickCount=6),
+            scale=alt.Scale(zero=False, nice=True, padding=14),
+        ),
         y=alt.Y("accuracy:Q", title="accuracy (%)", scale=alt.Scale(zero=False, nice=True, padding=10)),
     )
     lines = (

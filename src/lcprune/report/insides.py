@@ -136,7 +136,7 @@ def metric(records: Records) -> Figure | None:
                 "score:Q",
                 scale=alt.Scale(type="log", nice=False, padding=8),
                 title="metric",
-                axis=_decades(alt, values, "score"),
+                axis=alt.Axis(tickCount=3, format="~g", grid=False),
             ),
             y=alt.Y(
                 "difference:Q",
@@ -211,7 +211,7 @@ def latency(records: Records) -> Figure | None:
 def _decades(alt: Any, rows: Sequence[Row], name: str) -> Any:
     """An axis with a line at every power of ten, and at 2 and 5 of them where there are few."""
     low, high = (math.log10(choose(row[name] for row in rows)) for choose in (min, max))
-    steps = (1, 2, 5) if high - low < 2 else (1,)
+    steps = (1,) if high - low > 2 else (1, 2, 5) if high - low > 1 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     stride = max(1, round((high - low) / 7))
     powers = range(math.floor(low) - 1, math.ceil(high) + 1, stride)
     return alt.Axis(

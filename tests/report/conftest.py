@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from lcprune.runs import Run
 
@@ -50,9 +51,7 @@ def sample_run(path: Path, seeds: int = 1) -> Run:
                     }
                 )
             for position, (group, size) in enumerate(GROUPS):
-                share = (
-                    limit if method == "uniform" else float(np.clip(rng.normal(limit + 0.1, 0.25), 0.1, 1))
-                )
+                share = limit if method == "uniform" else float(np.clip(rng.normal(limit + 0.1, 0.25), 0.1, 1))
                 run.add(
                     "schedule",
                     {
@@ -113,7 +112,11 @@ def sample_run(path: Path, seeds: int = 1) -> Run:
                 for size in (1, 4, 16, 64)
             ],
         )
-    run.add(
-        "training", *[{"network": "original", "epoch": e, "accuracy": 1 - 0.7 * 0.6**e} for e in range(12)]
-    )
+    run.add("training", *[{"network": "original", "epoch": e, "accuracy": 1 - 0.7 * 0.6**e} for e in range(12)])
     return run
+
+
+@pytest.fixture
+def sample():
+    """`sample(path, seeds=1)` makes a run folder."""
+    return sample_run

@@ -1,0 +1,74 @@
+"""Running the command line as a person does, and a trained network to try it on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lcprune.cli import main
+
+# Seconds, not minutes: what is tested is the way through, not the accuracy.
+QUICK = [
+    "--set",
+    "search.pool=4",
+    "--set",
+    "search.iterations=4",
+    "--set",
+    "search.images=128",
+    "--device",
+    "cpu",
+]
+
+
+@dataclass
+class Said:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def lcprune(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """`lcprune("prune", ...)` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Said:
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        said = capfd.readouterr()
+        return Said(code, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a network that knows most digits."""
+    folder = tmp_path_factory.mktemp("trained") / "train"
+    arguments = ["train", "digits_resnet", "--data", "digits", "--epochs", 3, "--out", folder, "--quiet"]
+    arguments += [
+        "--device",
+        "cpu",
+        "--no-report",
+        "--set",
+        "tune.schedule=cosine",
+        "--set",
+        "tune.batch_size=64",
+    ]
+    assert main([str(argument) for argument in arguments]) == 0
+    return folder
+
+
+@pytest.fixture
+def quick() -> list[str]:
+    return list(QUICK)

@@ -1,0 +1,112 @@
+"""Wrong input is answered in one or two lines, with the right exit code, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lcprune.cli.command import _in_words
+
+PRUNE = ["prune", "resnet20", "--method", "naive"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["inspect", "resnet57"], "no network is called 'resnet57'"),
+        (["inspect", "torchvision:resnet57"], "torchvision has no network called 'resnet57'"),
+        (["inspect", "none.py:net"], "no file at none.py"),
+        (["inspect", "resnet20", "--input-shape", "3xx"], "write it like 3x224x224"),
+        (["inspect", "resnet20", "--input-shape", "1x8x8"], "cannot take inputs of 1x8x8"),
+        ([*PRUNE], "no limit"),
+        ([*PRUNE, "--macs", "0"], "more than 0"),
+        ([*PRUNE, "--macs", "150%"], "more than the whole network"),
+        ([*PRUNE, "--macs", "50"], "did you mean 50%"),
+        ([*PRUNE, "--macs", "50%", "--metric", "l3"], "no metric 'l3'"),
+        ([*PRUNE, "--macs", "50%", "--weights", "none.pt"], "no weights at none.pt"),
+        (["prune", "resnet20", "--macs", "50%", "--method", "lcpp"], "did you mean 'lcp'"),
+        (["prune", "resnet20", "--macs", "50%"], "needs data"),
+        (["prune", "resnet20", "--macs", "50%", "--data", "cifar10:/nowhere"], "no CIFAR-10 at /nowhere"),
+        (["prune", "resnet20", "--macs", "50%", "--data", "digits"], "cannot take inputs of 1x8x8"),
+        (["prune", "runs/none", "--macs", "50%"], "no run folder runs/none"),
+        (["train", "resnet20"], "needs data"),
+        (["train", "resnet20", "--data", "nothing"], "no data set is called 'nothing'"),
+        (["evaluate", "digits_resnet", "--data", "digits", "--split", "dev"], "choose train, val or test"),
+        (["latency", "resnet20", "--batch-sizes", "0"], "whole numbers from 1 up"),
+        (["export", "resnet20", "--format", "tflite"], "choose one of onnx"),
+        (["report", "."], "not a run folder"),
+        (["report"], "Missing argument"),
+        (["tune", "--resume"], "--resume needs --out"),
+        (["evaluate", "digits_resnet", "--data", "digits", "--device", "cuda:99"], "--device cuda:99"),
+        (["nonsense"], "No such command"),
+    ],
+)
+def test_wrong_usage(lcprune, arguments, words):
+    said = lcprune(*arguments)
+    assert said.code == 2, said.err
+    assert words in said.err
+    assert len(said.err.splitlines()) <= 2 and "Traceback" not in said.err
+    assert list(Path().iterdir()) == []
+
+
+def test_an_unreachable_limit_names_the_smallest_and_leaves_no_folder(lcprune):
+    said = lcprune(*PRUNE, "--macs", "0.1%", "-q")
+    assert said.code == 1
+    assert "cannot be met" in said.err and "the smallest network has" in said.err
+    assert list(Path().iterdir()) == []
+
+
+def test_an_existing_folder_is_not_overwritten(lcprune):
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("dear diary")
+    for more, words in (([], "--force"), (["--force"], "not a run folder")):
+        said = lcprune(*PRUNE, "--macs", "50%", "--out", "mine", *more, "-q")
+        assert said.code == 2 and words in said.err
+    assert Path("mine/notes.txt").read_text() == "dear diary"
+
+
+@pytest.mark.parametrize("name", ["plan.json", "model.safetensors"])
+def test_a_damaged_network_is_named(lcprune, trained, quick, name):
+    lcprune("prune", trained, "--macs", "50%", "--method", "naive", "--out", "half", *quick, "--no-report", "-q")
+    whole = Path("half", name).read_bytes()
+    Path("half", name).write_bytes(whole[: len(whole) // 2])
+    said = lcprune("evaluate", "half", "--device", "cpu")
+    assert said.code == 1
+    assert name in said.err and len(said.err.splitlines()) <= 2
+
+
+def test_a_run_without_its_network_is_explained(lcprune, trained):
+    shutil.copytree(trained, "broken")
+    Path("broken/model.safetensors").unlink()
+    said = lcprune("evaluate", "broken")
+    assert said.code == 2 and "did the run finish?" in said.err
+
+
+def test_resuming_with_other_settings_is_refused(lcprune):
+    lcprune(*PRUNE, "--macs", "50%", "--out", "a", "--no-report", "-q")
+    said = lcprune("prune", "--out", "a", "--resume", "--macs", "30%", "-q")
+    assert said.code == 2 and "macs=0.5, now it is 0.3" in said.err
+
+
+def test_debug_shows_where_it_happened(lcprune):
+    assert "Traceback" in lcprune("inspect", "resnet57", "--debug").err
+
+
+def test_a_full_disk_is_told_in_words(lcprune, monkeypatch):
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "plan.json")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lcprune.save", full)
+        said = lcprune(*PRUNE, "--macs", "50%", "--out", "a", "--no-report", "-q")
+    assert said.code == 1
+    assert "the disk is full writing plan.json" in said.err and "--resume" in said.err
+    assert lcprune("prune", "--out", "a", "--resume", "--no-report", "-q").code == 0
+    assert Path("a/plan.json").is_file()
+
+
+def test_a_full_disk_is_recognised_as_other_libraries_report_it():
+    assert _in_words(RuntimeError("I/O error: No space left on device (os error 28)")).startswith("the disk is full")

@@ -1,0 +1,61 @@
+"""The report: every figure from its records, one file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from lcprune.errors import ConfigError
+from lcprune.report import collect, make_figures, write_report
+from lcprune.runs import Run
+
+NAMES = [
+    "frontier_macs",
+    "frontier_params",
+    "before_after",
+    "schedule",
+    "search",
+    "metric",
+    "latency",
+    "training",
+]
+
+
+def test_every_kind_of_record_gets_its_figure(sample, tmp_path):
+    assert [figure.name for figure in make_figures(collect([sample(tmp_path / "a")]))] == NAMES
+
+
+def test_figures_without_records_are_left_out(tmp_path):
+    run = Run.create(tmp_path / "a", "prune", {})
+    run.add("search", {"network": "lcp 50%", "iteration": 0, "difference": 0.0, "best": 0.0, "naive": 0.0})
+    assert [figure.name for figure in make_figures(collect([run]))] == ["search"]
+
+
+def test_naive_is_a_triangle_at_its_value(sample, tmp_path):
+    spec = next(f for f in make_figures(collect([sample(tmp_path / "a")])) if f.name == "search").spec
+    triangles = [layer for layer in spec["layer"] if layer["mark"].get("shape") == "triangle-up"]
+    assert len(triangles) == 1
+    assert sorted(row["naive"] for row in triangles[0]["data"]["values"]) == [2.8, 5.6]
+
+
+def test_the_page_is_one_file_with_figures_for_papers_beside_it(sample, tmp_path):
+    run = sample(tmp_path / "a", seeds=2)
+    page = write_report([run], run.file("report.html")).read_text()
+    assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", page)
+    assert "<&>" not in page.split("<script", maxsplit=1)[0]
+    assert page.count("<script") == page.count("</script>")
+    for name in NAMES:
+        assert f'id="figure-{name}"' in page
+        assert run.file("figures", f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert run.file("figures", f"{name}.svg").read_text().startswith("<svg")
+    embedded = json.loads(re.search(r'<script id="figures"[^>]*>(.*?)</script>', page, re.S)[1])
+    assert list(embedded["specs"]) == NAMES
+
+
+def test_nothing_to_report_is_said(tmp_path):
+    run = Run.create(tmp_path / "a", "prune", {})
+    with pytest.raises(ConfigError, match="nothing to report"):
+        write_report([run], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
