@@ -48,6 +48,6 @@ class MetricsLog:
 def _tensorboard(folder: Path, purge: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError:  # a courtesy: the JSON lines hold the same
+    except Exception:  # missing or broken in one of many ways; the JSON lines hold the same
         return None
     return SummaryWriter(str(folder), purge_step=purge)  # type: ignore[no-untyped-call]
