@@ -2,11 +2,10 @@
 
 Which inputs of a layer carry a removed channel is found by *staining*: the network runs with every
 convolution's and linear layer's output held at its clean value, except that removed channels are NaN, which
-no activation, pool or product with zero can hide; whatever is NaN at a layer's input came from a removed channel
-by moving, adding, gating or normalising alone.
-The reference is then the original network with the stained inputs of every layer set to zero. Only two things
-are taken from the trace: which rows of which weight a unit owns, and the marks in `mixing`, where removal and
-silencing differ by design.
+no activation, pool or product with zero can hide; whatever is NaN at a layer's input came from a removed
+channel by moving, adding, gating or normalising alone. The reference is then the original network with the
+stained inputs of every layer set to zero. Only two things are taken from the trace: which rows of which weight
+a unit owns, and the marks in `mixing`, where removal and silencing differ by design.
 """
 
 from __future__ import annotations

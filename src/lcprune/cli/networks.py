@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,13 @@ import lcprune
 from lcprune import models
 from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.errors import LcpruneError
+from lcprune.files import write_json
 from lcprune.runs import Run
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
 
-PLAN, WEIGHTS = "plan.json", "model.safetensors"
+PLAN, WEIGHTS, NETWORK = "plan.json", "model.safetensors", "network.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,8 @@ class Network:
         example: one input, likewise.
         plan: what was kept, if it comes from a folder with a pruned network.
         run: the folder it comes from, if it does.
+        built: how to build the network that `plan` (or the weights alone) applies to, as plain JSON: its model,
+            num_classes and input_shape.
     """
 
     name: str
@@ -40,6 +44,19 @@ class Network:
     example: Tensor
     plan: Any = None
     run: Run | None = None
+    built: Mapping[str, Any] = field(default_factory=dict)
+
+    def describe(self, run: Run, pruned: bool = False) -> None:
+        """Write into a new run folder how to build the network behind it.
+
+        Args:
+            run: the new folder.
+            pruned: whether the folder's plan is one of this network, rather than the plan it came with.
+        """
+        again = pruned and self.plan is not None and self.run is not None
+        built = {"model": str(self.run.path.resolve())} if again and self.run else dict(self.built)
+        if run.writes:
+            write_json(run.file(NETWORK), built)
 
 
 def open_data(name: str | None, seed: int = 0) -> Dataset | None:
@@ -99,23 +116,15 @@ def open_network(
     model = model.to(device).eval()
     example = example.to(device)
     _try(model, example, name)
-    return Network(name, model, example)
+    built = {"model": _absolute(name), "num_classes": num_classes, "input_shape": list(shape)}
+    return Network(name, model, example, built=built)
 
 
 def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | None = None) -> None:
-    """Write into the options what was found out, so that the run folder says it all.
-
-    A folder that holds a trained, unpruned network is replaced by the name and weights behind it: the new
-    folder then does not depend on the old one's place.
-    """
+    """Write into the options what was found out, so that the run folder's configuration says it all."""
     params = ctx.params
-    if network.run is not None:
-        source = network.run.settings
-        if network.plan is None:
-            params["model"], params["weights"] = source.get("model"), str(network.run.file(WEIGHTS))
-        for name in ("num_classes", "data"):
-            if name in params and params[name] is None:
-                params[name] = source.get(name)
+    if network.run is not None and params.get("data") is None:
+        params["data"] = network.run.settings.get("data")
     if "num_classes" in params and params["num_classes"] is None and dataset is not None:
         params["num_classes"] = dataset.num_classes
     if "input_shape" in params and params["input_shape"] is None:
@@ -142,6 +151,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def _absolute(name: str) -> str:
+    path, colon, function = name.rpartition(":")
+    return f"{Path(path).resolve()}:{function}" if colon and path.endswith(".py") else name
+
+
 def _looks_like_folder(name: str) -> bool:
     return ":" not in name and len(Path(name).parts) > 1
 
@@ -150,18 +164,19 @@ def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | s
     """A trained or pruned network from its folder: the network behind it is built first."""
     if not run.file(WEIGHTS).is_file():
         raise UsageError(f"{run.path} holds no network ({WEIGHTS}); did the run finish?")
-    spec = run.settings.get("model")
-    if spec is None:
-        raise UsageError(f"{run.path}/config.toml does not say which model it holds")
-    shape = shape or run.settings.get("input_shape")
-    base = open_network(str(spec), num_classes=run.settings.get("num_classes"), shape=shape)
+    try:
+        built = json.loads(run.file(NETWORK).read_text(encoding="utf-8"))
+        spec = str(built["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"{run.path} does not say which network it holds ({NETWORK} is missing or damaged)") from None
+    base = open_network(spec, num_classes=built.get("num_classes"), shape=shape or built.get("input_shape"))
     if run.file(PLAN).is_file():
         model = lcprune.load(run.path, base.model)
         plan = lcprune.Plan.load(run.file(PLAN))
     else:
         model, plan = base.model, None
         models.load_weights(model, run.file(WEIGHTS))
-    return Network(str(run.path), model.to(device).eval(), base.example.to(device), plan, run)
+    return Network(str(run.path), model.to(device).eval(), base.example.to(device), plan, run, built)
 
 
 def _try(model: nn.Module, example: Tensor, name: str) -> None:

@@ -94,6 +94,7 @@ def prune(
     graph = trace(network)
     check_reachable(graph, [] if macs is None else [macs], params, min_keep, multiple_of)
     with start_run(ctx, "prune", model) as run:
+        network.describe(run, pruned=True)
         study = Study(
             run,
             network,

@@ -54,6 +54,7 @@ def train(
     network = open_network(model, weights, num_classes, input_shape, dataset, where, seed)
     describe_source(ctx, network, dataset)
     with start_run(ctx, "train", model) as run:
+        network.describe(run)
         result = fit(
             network.model,
             dataset,

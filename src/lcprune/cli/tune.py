@@ -64,6 +64,7 @@ def tune(
     teacher = teacher_of(network) if tuning.distill > 0 else None
     describe_source(ctx, network, dataset)
     with start_run(ctx, "tune", model) as run:
+        network.describe(run)
         graph = lcprune.trace(network.model, network.example)
         before = judge(network.model, dataset, where)
         result = fit(
@@ -128,12 +129,12 @@ def evaluate(
 
 def teacher_of(network: Network) -> nn.Module:
     """The network before it was pruned, with its weights: what distillation imitates."""
-    source = network.run.settings if network.run is not None else {}
-    if network.plan is None or not source.get("weights"):
-        raise UsageError("tune.distill needs a teacher: tune a pruned run whose configuration names --weights")
+    if network.plan is None or network.run is None or network.run.command != "prune":
+        raise UsageError("tune.distill needs a teacher, the network before it was pruned: tune a folder of `prune`")
+    source = network.run.settings
     return open_network(
         str(source["model"]),
-        str(source["weights"]),
+        source.get("weights"),
         source.get("num_classes"),
         source.get("input_shape"),
         device=network.example.device,

@@ -113,6 +113,7 @@ class Discover(Run):
         super().__init__(model, weights)
         self.atom_count = start
         self.phantom_count = 0
+        self.reordered = False
         self.edges: list[tuple[Atoms, Atoms]] = []
         self.frozen: list[tuple[Atoms, str]] = []
         self.contractions: list[Contraction] = []
@@ -166,6 +167,9 @@ class Discover(Run):
         key = (id(layer), dim)
         _, _, parts = self._slices.setdefault(key, (layer, self.module, {}))
         parts[start] = part
+
+    def reorder(self) -> None:
+        self.reordered = True
 
     def mix(self, layer: Tensor, dims: Sequence[int]) -> None:
         # Along `dims` different units influence one another unless they are all the same unit.

@@ -83,6 +83,9 @@ class Run(TorchDispatchMode):
     def slice(self, layer: Tensor, dim: int, start: int, part: Tensor) -> None:
         """`part` was sliced out of `layer` along `dim`."""
 
+    def reorder(self) -> None:
+        """An operator was run that does not keep the order of the channels that stay."""
+
     def mix(self, layer: Tensor, dims: Sequence[int]) -> None:
         """Elements along `dims` influence one another, so that removing is not the same as zeroing."""
 

@@ -89,7 +89,7 @@ def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
 def _discover(bones: nn.Module, args: tuple[Any, ...]) -> Structure:
     run = Discover(bones)
     out = run.forward(args)
-    return Structure(bones, args, output_shapes(out), run, Pairs(run), resolve(run))
+    return Structure(bones, args, output_shapes(out), run, Pairs(run), resolve(run), natural=not run.reordered)
 
 
 def _plain_ties(structure: Structure) -> Iterable[AttributeTie]:
@@ -149,9 +149,11 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
             else:
                 fixed *= length
         positions = contraction.positions
-        for atoms in contraction.passing:
+        # Among the positions, only channels that can go make a difference.
+        moving = [atoms for atoms in contraction.passing if (units.group_of[units.position(atoms)] >= 0).any()]
+        for atoms in moving:
             positions //= len(atoms)
-        passing = tuple(units.axis(atoms) for atoms in contraction.passing)
+        passing = tuple(units.axis(atoms) for atoms in moving)
         macs.append(Term(positions * fixed / batch, (*axes.values(), *passing)))
         rows = axes.get(contraction.rows)
         size = 1 if rows is not None else contraction.shape[contraction.rows]

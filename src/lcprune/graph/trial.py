@@ -7,7 +7,7 @@ order: an integer attribute is made to follow the cut; a grid is cut along anoth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from lcprune.graph.resolve import Units, resolve
 from lcprune.graph.structure import AttributeTie, Structure, TrialError
 
 _TRIALS = 400
-_CONFIRMATIONS = 2
 _CANDIDATES = 24
 
 
@@ -45,8 +44,8 @@ class Trials:
     def run(self) -> None:
         """Try and mend until cuts succeed."""
         confirmed = 0
-        while confirmed <= _CONFIRMATIONS and self.structure.units.groups:
-            self.kept = self._choose(None)
+        while confirmed < len(_CUTS) and self.structure.units.groups:
+            self.kept = _CUTS[confirmed](self)
             failure = self._try(self.kept, self.structure.ties)
             if failure is None:
                 confirmed += 1
@@ -56,6 +55,11 @@ class Trials:
                 self._freeze_groups(range(len(self.structure.units.groups)), f"trial cuts kept failing: {failure}")
                 return
             self._mend(failure)
+
+    def _edges(self, first: int, last: int) -> list[NDArray[np.int64]]:
+        """All groups without their first or last units: what acts by position shows at the ends."""
+        groups = self.structure.units.groups
+        return [np.arange(first, group.size - last) if group.size > 2 else np.arange(group.size) for group in groups]
 
     # -- trying -------------------------------------------------------------------------------------------------
 
@@ -240,6 +244,15 @@ class Trials:
             if not _rectangular(units, grid.atoms, grid.sides):
                 edges.append(grid.edges(min(self.options[self._keys[position]], grid.options - 1)))
         return resolve(self.discovered, edges, self.frozen) if edges else units
+
+
+# Cuts that must all succeed, one after another.
+_CUTS: tuple[Callable[[Trials], list[NDArray[np.int64]]], ...] = (
+    lambda trials: trials._choose(None),
+    lambda trials: trials._edges(0, 1),
+    lambda trials: trials._edges(1, 0),
+    lambda trials: trials._choose(None),
+)
 
 
 def _rectangular(units: Units, atoms: NDArray[np.int64], sides: int) -> bool:

@@ -42,6 +42,8 @@ def convolution(run: Run, call: Call, out: Any) -> Outcome:
             # One filter spread over all channels: whichever stay, it serves them.
             run.use_groups(delivered)
             layer: Tensor | None = delivered.repeat_interleave(out.shape[1] // groups)
+            rows = layer.reshape([-1] + [1] * (weight.ndim - 1)) if layer is not None else None
+            labels_w = labels_w.moved([*labels_w.layers, *([] if rows is None else [rows])])
         else:
             layer = _depthwise(run, delivered, filters, outer, weight, groups, transposed)
     else:
@@ -56,7 +58,9 @@ def convolution(run: Run, call: Call, out: Any) -> Outcome:
             layer = layer.repeat(groups) if transposed else _tie_groups(run, layer, groups)
     counted = x if transposed else out
     positions = counted.numel() // max(counted.shape[1], 1)
-    run.contraction(labels_w, weight.shape, (1, 0) if transposed else (0, 1), positions, passing)
+    # A depthwise weight produces along its first dimension, transposed or not.
+    swapped = transposed and not (groups > 1 and per_group == 1)
+    run.contraction(labels_w, weight.shape, (1, 0) if swapped else (0, 1), positions, passing)
     layers = list(passing)
     if layer is not None:
         layer = layer.reshape([1, -1] + [1] * (out.ndim - 2))

@@ -107,6 +107,8 @@ def roll(run: Run, call: Call, out: Any) -> Outcome:
             layer = squeeze_constant(layer.expand(call.input.shape).roll(call.args[1]))
         else:
             layer = layer.roll(call.args[1], dims)
+        if not dims or any(layer.shape[dim] > 1 for dim in dims):
+            run.reorder()
         layers.append(layer)
     return call.labels[0].moved(layers)
 
