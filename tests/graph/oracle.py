@@ -77,9 +77,7 @@ def _channel_dim(weight: Tensor) -> int:
     return -1 if weight.ndim == 2 else 1
 
 
-def silenced_outputs(
-    model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, kept: Kept
-) -> list[Tensor] | None:
+def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, kept: Kept) -> list[Tensor] | None:
     """Outputs of `model` with the removed units silenced wherever a layer reads them.
 
     Args:
@@ -168,9 +166,7 @@ def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(*inputs)
     counts = counter.get_flop_counts()["Global"]
-    return (
-        sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) / 2 / len(inputs[0])
-    )
+    return sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) / 2 / len(inputs[0])
 
 
 def counted_params(model: nn.Module) -> int:

@@ -78,9 +78,7 @@ def build_step(name: str, c: int, n: int) -> Step:
             c,
         ),
         "projection": lambda: (
-            Function(
-                lambda x, f, g: f(x) + F.relu(g(x)), nn.Conv2d(c, out, 1), nn.Conv2d(c, out, 3, padding=1)
-            ),
+            Function(lambda x, f, g: f(x) + F.relu(g(x)), nn.Conv2d(c, out, 1), nn.Conv2d(c, out, 3, padding=1)),
             out,
         ),
         "dense": lambda: (Function(lambda x, f: torch.cat([x, f(x)], 1), nn.Conv2d(c, 4, 1)), c + 4),

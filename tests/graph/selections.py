@@ -57,12 +57,7 @@ def pruned(name: str, kind: str) -> tuple[dict[str, list[int]], Any, nn.Module]:
 
 def layers_cut(graph: Any) -> dict[str, str]:
     """Weight name -> group that cuts its outputs."""
-    return {
-        member.weight: group.name
-        for group in graph.groups
-        for member in group.members
-        if member.role == "out"
-    }
+    return {member.weight: group.name for group in graph.groups for member in group.members if member.role == "out"}
 
 
 def group_of(graph: Any, layer: str) -> Any | None:

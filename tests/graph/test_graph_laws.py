@@ -28,9 +28,7 @@ recipes = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 5)), min_siz
     print_blob=True,
 )
 @given(recipe=recipes, head=st.integers(0, 2), seed=st.integers(0, 1000))
-def test_random_cuts_of_random_networks(
-    recipe: list[tuple[str, int]], head: int, seed: int, tmp_path_factory
-) -> None:
+def test_random_cuts_of_random_networks(recipe: list[tuple[str, int]], head: int, seed: int, tmp_path_factory) -> None:
     model, inputs = build(recipe, head), (torch.randn(INPUT, generator=torch.Generator().manual_seed(seed)),)
     graph = lcprune.trace(model, inputs)
     assert graph.macs == counted_macs(model, inputs)

@@ -59,7 +59,4 @@ def test_oracle_silences_nothing_when_everything_is_kept() -> None:
     for name in ("SqueezeExciteLinear", "Depthwise", "CalledTwice", "Transposed2d"):
         entry = ZOO[name]
         model, inputs = entry.factory(), entry.inputs()
-        assert (
-            worst_difference(model(*inputs), silenced_outputs(model, inputs, SimpleNamespace(groups=()), {}))
-            == 0.0
-        )
+        assert worst_difference(model(*inputs), silenced_outputs(model, inputs, SimpleNamespace(groups=()), {})) == 0.0

@@ -50,12 +50,8 @@ def test_freezes_what_must_stay_and_says_why(name: str) -> None:
     for layer in ZOO[name].frozen:
         group = group_of(graph, layer)
         assert group is None, f"{layer} must stay, but group {group.name} cuts it"
-        reasons = [
-            reason for key, reason in graph.frozen.items() if key == layer or key.startswith(layer + ".")
-        ]
-        assert reasons and all(reasons), (
-            f"{layer} stays, but graph.frozen does not say why: {dict(graph.frozen)}"
-        )
+        reasons = [reason for key, reason in graph.frozen.items() if key == layer or key.startswith(layer + ".")]
+        assert reasons and all(reasons), f"{layer} stays, but graph.frozen does not say why: {dict(graph.frozen)}"
     for layer, positions in ZOO[name].pinned.items():
         for group in graph.groups:
             for member in group.members:
@@ -177,9 +173,7 @@ def test_trace_and_apply_leave_the_model_alone(name: str) -> None:
     pruned(name, "random")
     untouched = ZOO[name].factory()
     assert str(model) == str(untouched)
-    for (key, tensor), expected in zip(
-        model.state_dict().items(), untouched.state_dict().values(), strict=True
-    ):
+    for (key, tensor), expected in zip(model.state_dict().items(), untouched.state_dict().values(), strict=True):
         assert torch.equal(tensor, expected), key
     for module, other in zip(model.modules(), untouched.modules(), strict=True):
         ours = {k: v for k, v in vars(module).items() if isinstance(v, (int, float, str, tuple))}

@@ -179,17 +179,13 @@ class PaddedShortcut(nn.Module):
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.pad))
 
 
-@enter(
-    prunable=("stem", "block1.0", "block1.2", "block2.0", "block2.2"), frozen=("fc",), units={"block1.0": 5}
-)
+@enter(prunable=("stem", "block1.0", "block1.2", "block2.0", "block2.2"), frozen=("fc",), units={"block1.0": 5})
 class OptionAShortcut(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 6, 3, padding=1)
         self.block1 = nn.Sequential(nn.Conv2d(6, 5, 3, padding=1), nn.ReLU(), nn.Conv2d(5, 6, 3, padding=1))
-        self.block2 = nn.Sequential(
-            nn.Conv2d(6, 8, 3, padding=1, stride=2), nn.ReLU(), nn.Conv2d(8, 12, 3, padding=1)
-        )
+        self.block2 = nn.Sequential(nn.Conv2d(6, 8, 3, padding=1, stride=2), nn.ReLU(), nn.Conv2d(8, 12, 3, padding=1))
         self.shortcut = PaddedShortcut(6)
         self.fc = nn.Linear(12, 4)
 

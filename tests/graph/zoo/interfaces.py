@@ -9,9 +9,7 @@ from torch import Tensor, nn
 from zoo.entry import enter
 
 
-@enter(
-    (2, 3, 8, 8), (2, 5), prunable=("image", "facts", "joint"), frozen=("fc",), units={"facts": 4, "joint": 7}
-)
+@enter((2, 3, 8, 8), (2, 5), prunable=("image", "facts", "joint"), frozen=("fc",), units={"facts": 4, "joint": 7})
 class TwoInputs(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -304,6 +304,4 @@ class Pools(nn.Module):
         x = F.max_pool2d(F.relu(self.conv1(x)), 3, 2, 1, ceil_mode=True)
         x = F.avg_pool2d(self.conv2(x), 2, count_include_pad=False)
         x = F.lp_pool2d(F.relu(x), 2, 2)
-        return self.fc(
-            (F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, 1) + x.amax((2, 3), True)).flatten(1)
-        )
+        return self.fc((F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, 1) + x.amax((2, 3), True)).flatten(1))

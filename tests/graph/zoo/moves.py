@@ -55,6 +55,20 @@ class PixelShuffle(nn.Module):
         return self.head(F.relu(self.after(F.relu(self.up(self.conv(x))))))
 
 
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 4})
+class PixelShufflePooled(nn.Module):
+    """Space now holds channels; what works along space keeps the four of a unit together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.avg_pool2d(F.pixel_shuffle(self.conv(x), 2), 3, 2, 1)
+        return self.head(F.relu(F.interpolate(x, scale_factor=2.0, mode="bilinear")).mean((2, 3)))
+
+
 @enter(prunable=("conv",), frozen=("head",), units={"conv": 6})
 class PixelUnshuffle(nn.Module):
     def __init__(self) -> None:

@@ -36,9 +36,7 @@ class PaddedByLambda(nn.Module):
         self.stem = nn.Conv2d(3, 6, 3, padding=1)
         self.hidden = nn.Conv2d(6, 5, 3, padding=1, stride=2)
         self.conv2 = nn.Conv2d(5, 12, 3, padding=1)
-        self.shortcut = lambda x: F.pad(
-            x[:, :, ::2, ::2], (0, 0, 0, 0, planes // 4, planes // 4), "constant", 0
-        )
+        self.shortcut = lambda x: F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, planes // 4, planes // 4), "constant", 0)
         self.fc = nn.Linear(12, 4)
 
     def forward(self, x: Tensor) -> Tensor:
