@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,14 @@ SETTINGS = [
     "--macs", "50%", "--epochs", "12", "--device", "cpu", "--no-report", "--set", "search.pool=8",
     "--set", "search.iterations=8", "--set", "search.images=256",
 ]  # fmt: skip
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def interrupt_when(condition, process: subprocess.Popen[str]) -> tuple[int, str]:
+def interrupted_when(condition: Callable[[], bool], *arguments: str) -> str:
+    """Start the command, press Ctrl-C when `condition` holds, and return what it said."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
     deadline = time.monotonic() + 120
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -27,34 +33,30 @@ def interrupt_when(condition, process: subprocess.Popen[str]) -> tuple[int, str]
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    return process.returncode, err
+    assert process.returncode == 130, err
+    return err
+
+
+def results(folder: Path) -> list[tuple[float, float]]:
+    rows = json.loads((folder / "records" / "results.json").read_text())
+    return [(row["macs"], row["loss"]) for row in rows]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["search", "tuning"])
-def test_ctrl_c_keeps_what_was_done_and_resume_gives_the_same_network(trained, tmp_path, stage):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def test_ctrl_c_keeps_what_was_done_and_resume_gives_the_same_network(trained, tmp_path):
+    whole = tmp_path / "whole"
+    command = [*COMMAND, str(trained), *SETTINGS, "--out", str(whole), "-q"]
+    subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+
     folder = tmp_path / "half"
     network = folder / "networks" / "lcp-50-pc"
-    started = {
-        "search": lambda: (network / "search.jsonl").is_file(),
-        "tuning": lambda: (network / "tuning" / "metrics.jsonl").is_file(),
-    }[stage]
-    process = subprocess.Popen(
-        [*COMMAND, str(trained), *SETTINGS, "--out", str(folder)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    code, err = interrupt_when(started, process)
-    assert code == 130, err
-    assert "interrupted" in err and f"--out {folder} --resume" in err and "Traceback" not in err
-    done = subprocess.run([*COMMAND, "--out", str(folder), "--resume", "-q"], env=environment, check=False)
-    assert done.returncode == 0
-    whole = tmp_path / "whole"
-    subprocess.run([*COMMAND, str(trained), *SETTINGS, "--out", str(whole), "-q"], env=environment, check=True)
-
-    def results(path: Path) -> list[tuple[float, float]]:
-        rows = json.loads((path / "records" / "results.json").read_text())
-        return [(row["macs"], row["loss"]) for row in rows]
+    searching, tuning = network / "search.jsonl", network / "tuning" / "metrics.jsonl"
+    said = interrupted_when(searching.is_file, str(trained), *SETTINGS, "--out", str(folder))
+    assert f"go on with: lcprune prune --out {folder} --resume" in said and "Traceback" not in said
+    assert not tuning.exists()
+    interrupted_when(tuning.is_file, "--out", str(folder), "--resume")
+    assert len(results(folder)) == 1
+    subprocess.run([*COMMAND, "--out", str(folder), "--resume", "-q"], env=ENVIRONMENT, check=True)
 
     assert results(folder) == results(whole)
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
