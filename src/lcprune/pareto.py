@@ -131,9 +131,7 @@ def pareto(
         raise ConfigError(f'learn={learn!r} is not known; choose "tightest" or "each"')
     strange = sorted(set(compare) - set(METHODS))
     if strange:
-        raise ConfigError(
-            f"compare={strange} are not methods of a frontier; choose out of {', '.join(METHODS)}"
-        )
+        raise ConfigError(f"compare={strange} are not methods of a frontier; choose out of {', '.join(METHODS)}")
     given, limits = _limits(macs, params)
     search = search or Search()
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
@@ -159,11 +157,21 @@ def pareto(
     points = []
     for method in compare:
         for limit, units in zip(given, kept[method], strict=True):
-            plan = graph.plan(units).with_meta(method=method, metric=str(metric), limit=limit, seed=seed)
+            loss = judge.loss(units)
+            difference = objective(full_loss, loss)
+            plan = graph.plan(units).with_meta(
+                method=method,
+                metric=metric if isinstance(metric, str) else getattr(metric, "__name__", "custom"),
+                limit=limit,
+                min_keep=min_keep,
+                multiple_of=multiple_of,
+                seed=seed,
+                difference=difference if np.isfinite(difference) else None,
+                **({"beta": beta.tolist(), "learn": learn} if method == "lcp" and beta is not None else {}),
+            )
             if verify:
                 check(graph, plan)
-            loss = judge.loss(units)
-            points.append(Point(method, limit, plan, loss, objective(full_loss, loss), graph))
+            points.append(Point(method, limit, plan, loss, difference, graph))
     return Frontier(tuple(points), full_loss, histories, beta)
 
 
@@ -217,9 +225,7 @@ def _limits(macs: Sequence[float] | None, params: Sequence[float] | None) -> tup
     if not columns or not columns[0]:
         raise ConfigError("a frontier needs limits, e.g. macs=[0.2, 0.3, 0.5, 0.7]")
     if len({len(column) for column in columns}) > 1:
-        raise ConfigError(
-            f"macs has {len(columns[0])} limits and params {len(columns[1])}: give as many of both"
-        )
+        raise ConfigError(f"macs has {len(columns[0])} limits and params {len(columns[1])}: give as many of both")
     return columns[0], [
         Limits(macs=None if macs is None else macs[index], params=None if params is None else params[index])
         for index in range(len(columns[0]))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("lcprune")
 
-_CPU_BATCH = 128
+_CPU_BATCH = 64
 _GPU_SHARE = 0.25  # of the free memory, for what convolution and linear layers write
 _MOST_ELEMENTS = 2**31 - 1  # per tensor: beyond, libraries change to slower kernels or refuse
 
@@ -52,7 +52,7 @@ def make_evaluator(
             return ZeroingEvaluator(graph, batches, loss_fn, precision=precision or search.precision)
         except PlanError as error:
             logger.info("candidates are judged as smaller networks: %s", error)
-    return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare)
+    return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare, channels_last=device.type == "cpu")
 
 
 def _prepare(search: Search, loss_fn: LossFn) -> Prepare | None:

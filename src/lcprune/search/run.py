@@ -54,7 +54,7 @@ class Found:
 
 
 def objective(full_loss: float, loss: float, signed: bool = False) -> float:
-    """|L(full) - L(pruned)| of equation (8); not finite counts as infinite.
+    """|L(full) - L(pruned)| of equation (9); not finite counts as infinite.
 
     Args:
         full_loss: of the network.
