@@ -20,9 +20,7 @@ Make = Callable[..., nn.Module]
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
-    return all(
-        torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
-    )
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
 
 
 def quick(**changes: object) -> tune.Recipe:

@@ -34,8 +34,8 @@ class Slow(Stepper):
     def step(self, position):
         time.sleep({pause})
         super().step(position)
-import lcprune.tune.fit
-sys.modules["lcprune.tune.fit"].Stepper = Slow
+import lcprune.tune.run
+lcprune.tune.run.Stepper = Slow
 torch.manual_seed(0)
 print("ready", flush=True)
 tune.fit(Small(), data.load("digits"), tune.recipe("baseline", epochs=4, batch_size=128, lr=0.05),
@@ -147,9 +147,7 @@ def test_a_nan_stops_with_epoch_step_and_checkpoint(small: Make, blobs: Dataset,
             self.steps += self.training
             return self.inner(x) * (float("nan") if self.steps >= 8 else 1.0)
 
-    with pytest.raises(
-        TuneError, match=r"the loss is nan in epoch 2, step 3 of 5 .*last good checkpoint is .*tensors"
-    ):
+    with pytest.raises(TuneError, match=r"the loss is nan in epoch 2, step 3 of 5 .*last good checkpoint is .*tensors"):
         tune.fit(Breaks(), blobs, quick(), run_dir=tmp_path, checkpoint_seconds=0, progress=False)
     with pytest.raises(TuneError, match="no checkpoint yet"):
         tune.fit(Breaks(), blobs, quick(), progress=False)

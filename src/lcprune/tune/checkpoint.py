@@ -41,9 +41,7 @@ class Place:
     seconds: float = 0.0
 
 
-def save(
-    path: Path, model: nn.Module, extra: Mapping[str, Tensor], place: Place, identity: Mapping[str, Any]
-) -> None:
+def save(path: Path, model: nn.Module, extra: Mapping[str, Tensor], place: Place, identity: Mapping[str, Any]) -> None:
     """Write a checkpoint.
 
     Args:
@@ -86,9 +84,7 @@ def load(path: Path, model: nn.Module, extra: Mapping[str, Tensor], identity: Ma
             live.update({f"extra.{name}": tensor for name, tensor in extra.items()})
             absent = sorted(set(live) ^ set(stored.keys()))
             if absent:
-                raise TuneError(
-                    f"{path} does not belong to this network: {', '.join(absent[:5])} are in one only"
-                )
+                raise TuneError(f"{path} does not belong to this network: {', '.join(absent[:5])} are in one only")
             with torch.no_grad():
                 for name, tensor in live.items():
                     tensor.copy_(stored.get_tensor(name))

@@ -8,9 +8,7 @@ from torch.nn import functional
 from lcprune.tune.recipe import Recipe
 
 
-def training_loss(
-    logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits: Tensor | None = None
-) -> Tensor:
+def training_loss(logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits: Tensor | None = None) -> Tensor:
     """The loss of one batch, float32.
 
     Distillation after Hinton et al., https://arxiv.org/abs/1503.02531: the squared temperature keeps the size
