@@ -129,9 +129,7 @@ def prune(
     """
     chosen = methods.get(method)
     if chosen.needs_data and data is None:
-        raise lcprune.errors.DataError(
-            f"method {method!r} needs data=, an iterable of (input, target) batches"
-        )
+        raise lcprune.errors.DataError(f"method {method!r} needs data=, an iterable of (input, target) batches")
     search = search or Search()
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
@@ -194,11 +192,7 @@ class _Run:
                 kept = {name: np.asarray(units) for name, units in step.plan.kept.items()}
                 done.append(step)
                 continue
-            graph = (
-                first
-                if model is first.model
-                else lcprune.trace(model, first.example_inputs, ignore=self.ignore)
-            )
+            graph = first if model is first.model else lcprune.trace(model, first.example_inputs, ignore=self.ignore)
             task = replace(
                 self.task,
                 graph=graph,
@@ -227,9 +221,7 @@ class _Run:
         choice = self.method.function(task)
         plan = task.graph.plan(choice.kept).with_meta(
             method=self.method.name,
-            metric=task.metric
-            if isinstance(task.metric, str)
-            else getattr(task.metric, "__name__", "custom"),
+            metric=task.metric if isinstance(task.metric, str) else getattr(task.metric, "__name__", "custom"),
             limits=_absolute(task),
             min_keep=task.min_keep,
             multiple_of=task.multiple_of,
@@ -275,9 +267,7 @@ def _compose(kept: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, N
     return composed
 
 
-def _load_step(
-    folder: Path | None, config: dict[str, Any], first: ChannelGraph
-) -> tuple[nn.Module, Step] | None:
+def _load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) -> tuple[nn.Module, Step] | None:
     if folder is None or not (folder / "step.json").exists():
         return None
     import copy
@@ -286,8 +276,6 @@ def _load_step(
 
     stored = json.loads((folder / "step.json").read_text(encoding="utf-8"))
     if stored != json.loads(json.dumps(config)):
-        raise ConfigError(
-            f"{folder} was made with {stored}, not {config}; use the same settings or another folder"
-        )
+        raise ConfigError(f"{folder} was made with {stored}, not {config}; use the same settings or another folder")
     plan = Plan.load(folder / "plan.json")
     return lcprune.load(folder, copy.deepcopy(first.model)), Step(config["limits"], plan)

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from lcprune.errors import ConfigError
-from lcprune.evaluate import make_evaluator
+from lcprune.evaluate import Evaluator, ZeroingEvaluator, make_evaluator
 from lcprune.search import Found, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.task import Choice, Kept, Task
@@ -160,14 +160,21 @@ def compensate(task: Task, beta: FloatArray) -> Kept:
 
 
 def _precise(task: Task) -> Callable[[Kept], float] | None:
-    device = next(task.graph.model.parameters()).device
-    if task.search.precision == "fp32" or task.search.prepares or device.type != "cuda":
+    """Judges finalists in float32, where candidates are ranked in less; made when it is first needed."""
+    rough = task.evaluator
+    if not isinstance(rough, ZeroingEvaluator) or rough.precision == "fp32":
         return None
-    plain = make_evaluator(
-        task.graph, task.need_samples(), task.loss_fn, replace(task.search, precision="fp32")
-    )
-    full = plain.full_loss()
-    return lambda kept: objective(full, plain.loss(kept))
+    made: list[tuple[Evaluator, float]] = []
+
+    def difference(kept: Kept) -> float:
+        if not made:
+            search = replace(task.search, precision="fp32")
+            exact = make_evaluator(task.graph, task.need_samples(), task.loss_fn, search)
+            made.append((exact, exact.full_loss()))
+        evaluator, full_loss = made[0]
+        return objective(full_loss, evaluator.loss(kept))
+
+    return difference
 
 
 class _Methods(ModuleType):

@@ -60,9 +60,7 @@ def limit_schedule(
         if limit is not None:
             full = float(fulls[name](cost.sizes))  # type: ignore[misc]
             columns[name] = _column(name, limit, count, full)
-    return [
-        _limits({name: column[index] for name, column in columns.items()}, latency) for index in range(count)
-    ]
+    return [_limits({name: column[index] for name, column in columns.items()}, latency) for index in range(count)]
 
 
 def _column(name: str, limit: Limit, count: int, full: float) -> list[float]:
@@ -72,9 +70,7 @@ def _column(name: str, limit: Limit, count: int, full: float) -> list[float]:
     if len(absolute) == 1:
         return [float(value) for value in np.linspace(full, absolute[0], count + 1)[1:]]
     if any(later > earlier for earlier, later in itertools.pairwise(absolute)):
-        raise ConfigError(
-            f"{name}={list(_values(limit))} grows: Algorithm 1 tightens its limit from step to step"
-        )
+        raise ConfigError(f"{name}={list(_values(limit))} grows: Algorithm 1 tightens its limit from step to step")
     return absolute
 
 

@@ -64,10 +64,10 @@ class Task:
     @cached_property
     def scores(self) -> list[NDArray[np.float64]]:
         """The metric of every unit, one array per group."""
-        data = None if self.samples is None else self.batches
-        return metrics.score(
-            self.graph, self.metric, data, self.loss_fn, seed=self.seed, progress=self.progress
-        )
+        named = isinstance(self.metric, str)
+        wanted = self.samples is not None and not (named and not metrics.get(str(self.metric)).needs_data)
+        data = self.batches if wanted else None
+        return metrics.score(self.graph, self.metric, data, self.loss_fn, seed=self.seed, progress=self.progress)
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -94,18 +94,14 @@ class Task:
             DataError: no data was given.
         """
         if self.samples is None:
-            raise DataError(
-                "this method judges networks by their loss: pass data=, an iterable of (input, target)"
-            )
+            raise DataError("this method judges networks by their loss: pass data=, an iterable of (input, target)")
         return self.samples
 
     def open_records(self, **more: Any) -> Records:
         """The records of this task's search, with the configuration that they belong to."""
         if self.records is None:
             return Records(None, {})
-        search = {
-            f"search.{item.name}": _plain(getattr(self.search, item.name)) for item in fields(self.search)
-        }
+        search = {f"search.{item.name}": _plain(getattr(self.search, item.name)) for item in fields(self.search)}
         config = {
             "limits": {bound.name: bound.value for bound in self.limits.bounds(self.graph.cost)},
             "groups": dict(zip(self.graph.cost.names, self.graph.cost.sizes.tolist(), strict=True)),

@@ -42,9 +42,7 @@ def test_losses_and_costs_are_those_of_the_networks(plain, digits) -> None:
         images = torch.cat([images for images, _ in digits.train])
         labels = torch.cat([labels for _, labels in digits.train])
         with torch.no_grad():
-            assert point.loss == pytest.approx(
-                float(cross_entropy(point.model.eval()(images), labels)), rel=1e-4
-            )
+            assert point.loss == pytest.approx(float(cross_entropy(point.model.eval()(images), labels)), rel=1e-4)
         assert point.difference == pytest.approx(abs(point.loss - found.full_loss))
 
 

@@ -19,9 +19,7 @@ SHORT = Search(pool=6, iterations=10, sample=3, images=128)
 
 def loss(model, batches) -> float:
     with torch.no_grad():
-        return sum(float(cross_entropy(model(x), y)) * len(y) for x, y in batches) / sum(
-            len(y) for _, y in batches
-        )
+        return sum(float(cross_entropy(model(x), y)) * len(y) for x, y in batches) / sum(len(y) for _, y in batches)
 
 
 @pytest.mark.parametrize("method", ["uniform", "naive", "lcp"])
@@ -41,9 +39,7 @@ def test_the_result_meets_the_limits_and_verifies(method, limits, trained, digit
     for name, limit in limits.items():
         full = getattr(trained.graph, name)
         assert getattr(result.plan, name) <= limit * full
-    shares = [
-        getattr(result.plan, name) / (limit * getattr(trained.graph, name)) for name, limit in limits.items()
-    ]
+    shares = [getattr(result.plan, name) / (limit * getattr(trained.graph, name)) for name, limit in limits.items()]
     assert max(shares) > 0.6  # nothing is removed beyond what a limit asks for, but for the size of a unit
     assert sum(parameter.numel() for parameter in result.model.parameters()) == result.plan.params
     assert lcprune.trace(result.model, digits.example).macs == result.plan.macs
@@ -85,16 +81,12 @@ def test_the_seed_decides(plain, digits) -> None:
 @pytest.mark.parametrize("settings", [{"form": "affine"}, {"algorithm": "random"}, {"algorithm": "cmaes"}])
 def test_other_searches(settings, plain, digits) -> None:
     search = Search(pool=6, iterations=20, images=128, **settings)
-    result = lcprune.prune(
-        plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False
-    )
+    result = lcprune.prune(plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False)
     assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
     assert np.array(result.plan.meta["beta"]).shape == ((2, 6) if "form" in settings else (6,))
 
 
-@pytest.mark.parametrize(
-    "metric", ["taylor", "bn_scale", lambda graph: [np.arange(g.size) for g in graph.groups]]
-)
+@pytest.mark.parametrize("metric", ["taylor", "bn_scale", lambda graph: [np.arange(g.size) for g in graph.groups]])
 def test_metrics_by_name_and_by_function(metric, plain, digits) -> None:
     result = lcprune.prune(
         plain.model,
@@ -106,16 +98,12 @@ def test_metrics_by_name_and_by_function(metric, plain, digits) -> None:
         progress=False,
     )
     if callable(metric):  # the last units score highest
-        assert all(
-            units[-1] == plain.graph.cost.sizes[i] - 1 for i, units in enumerate(result.plan.kept.values())
-        )
+        assert all(units[-1] == plain.graph.cost.sizes[i] - 1 for i, units in enumerate(result.plan.kept.values()))
 
 
 def test_a_given_schedule(plain, digits) -> None:
     first = plain.graph.groups[0].name
-    result = lcprune.prune(
-        plain.model, digits.example, method="schedule", schedule={first: 0.25}, progress=False
-    )
+    result = lcprune.prune(plain.model, digits.example, method="schedule", schedule={first: 0.25}, progress=False)
     assert [len(units) for units in result.plan.kept.values()] == [2, 8, 16, 16, 32, 32]
     with pytest.raises(lcprune.ConfigError, match="needs schedule="):
         lcprune.prune(plain.model, digits.example, method="schedule", progress=False)
@@ -169,9 +157,7 @@ def test_mistakes_are_named(settings, error, message, plain, digits) -> None:
 
 def test_fewer_images_than_asked_are_fine_and_said(plain, digits, caplog) -> None:
     with caplog.at_level(logging.INFO, logger="lcprune"):
-        lcprune.prune(
-            plain.model, digits.example, macs=0.5, data=digits.train[:1], search=Search(pool=2, iterations=1)
-        )
+        lcprune.prune(plain.model, digits.example, macs=0.5, data=digits.train[:1], search=Search(pool=2, iterations=1))
     assert "64 images" in caplog.text and "3000 asked" in caplog.text
 
 
@@ -189,14 +175,22 @@ def test_one_shot_data_is_enough(plain, digits) -> None:
 
 def test_judging_by_tuned_candidates(plain, digits) -> None:
     search = Search(pool=3, iterations=3, images=128, tune_steps=4, tune_lr=0.05)
-    result = lcprune.prune(
-        plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False
-    )
+    result = lcprune.prune(plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False)
     # The network that comes back is cut, not tuned: its weights are the original's.
     again = result.plan.apply(plain.model)
-    assert all(
-        torch.equal(value, again.state_dict()[name]) for name, value in result.model.state_dict().items()
-    )
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in result.model.state_dict().items())
+    assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
+
+
+def test_low_precision_ranks_and_float32_decides(plain, digits) -> None:
+    search = Search(pool=6, iterations=20, images=128, evaluator="zero", precision="bf16")
+    settings = {"macs": 0.4, "data": digits.train, "progress": False}
+    result = lcprune.prune(plain.model, digits.example, search=search, **settings)
+    exact = lcprune.prune(plain.model, digits.example, method="naive", **settings)
+    drawn = [(x[None], y[None]) for x, y in lcprune.evaluate.draw(digits.train, 128, 0)]
+    full = loss(plain.model, drawn)
+    assert result.plan.meta["difference"] == pytest.approx(abs(loss(result.model.eval(), drawn) - full), rel=1e-3)
+    assert result.plan.meta["naive_difference"] == pytest.approx(abs(loss(exact.model.eval(), drawn) - full), rel=1e-3)
     assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
 
 

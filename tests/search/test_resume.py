@@ -56,9 +56,7 @@ def test_sigkill_and_resume(plain, tmp_path) -> None:
         torn.write(b'{"iteration": 99, "loss": 0.')
 
     assert start(killed, weights, 0.0, "resume").wait(timeout=300) == 0
-    whole, resumed = (
-        json.loads((tmp_path / name / "outcome.json").read_text()) for name in ("whole", "killed")
-    )
+    whole, resumed = (json.loads((tmp_path / name / "outcome.json").read_text()) for name in ("whole", "killed"))
     assert resumed == whole
     assert len(whole["history"]) == 60
     assert len(read_records(killed / "search.jsonl")[1]) == 60

@@ -107,9 +107,7 @@ def test_scales_stay_positive() -> None:
         assert all(np.all(beta[0] > 0) for beta in asked)
 
 
-@pytest.mark.parametrize(
-    ("groups", "share", "expected"), [(12, 0.1, 1), (3, 0.1, 1), (20, 0.25, 5), (4, 1.0, 4)]
-)
+@pytest.mark.parametrize(("groups", "share", "expected"), [(12, 0.1, 1), (3, 0.1, 1), (20, 0.25, 5), (4, 1.0, 4)])
 def test_mutation_changes_the_asked_share_of_groups_and_at_least_one(groups, share, expected) -> None:
     search = Search(pool=1, iterations=50, mutate=share)
     sampler = make_sampler(space(groups=groups), search, 0)

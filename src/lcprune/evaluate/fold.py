@@ -18,6 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils import _pytree as pytree
 
+from lcprune.evaluate.evaluator import arithmetic
 from lcprune.evaluate.prepare import call
 
 logger = logging.getLogger("lcprune")
@@ -48,12 +49,12 @@ class _Uses(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def find_pairs(model: nn.Module, example_inputs: Sequence[Any]) -> list[tuple[str, str]]:
+def find_pairs(model: nn.Module, inputs: Any) -> list[tuple[str, str]]:
     """(convolution, batch norm) names that can be folded.
 
     Args:
         model: run once, in evaluation mode, without gradients; its mode is put back.
-        example_inputs: what to call it with.
+        inputs: what to call it with: a tensor, a tuple of them, or a dict.
     """
     made: dict[int, str] = {}
     read: dict[str, list[int]] = defaultdict(list)
@@ -81,7 +82,7 @@ def find_pairs(model: nn.Module, example_inputs: Sequence[Any]) -> list[tuple[st
     try:
         model.eval()
         with torch.no_grad(), uses:
-            model(*example_inputs)
+            call(model, inputs)
     finally:
         for handle in handles:
             handle.remove()
@@ -95,15 +96,15 @@ def find_pairs(model: nn.Module, example_inputs: Sequence[Any]) -> list[tuple[st
     return pairs
 
 
-def checked_pairs(model: nn.Module, example_inputs: Sequence[Any], inputs: Any) -> list[tuple[str, str]]:
+def checked_pairs(model: nn.Module, inputs: Any) -> list[tuple[str, str]]:
     """Foldable pairs, or none if folding them changes what the network computes on a few of `inputs`."""
-    pairs = find_pairs(model, example_inputs)
+    few = pytree.tree_map(lambda leaf: leaf[:8], inputs)
+    pairs = find_pairs(model, few)
     if not pairs:
         return pairs
-    few = pytree.tree_map(lambda leaf: leaf[:8], inputs)
     original, folded = copy.deepcopy(model).eval(), copy.deepcopy(model).eval()
     fold_(folded, pairs)
-    with torch.inference_mode():
+    with arithmetic(), torch.inference_mode():
         if agree(call(folded, few), call(original, few)):
             return pairs
     logger.warning("batch norm is not folded while candidates are judged: the folded network computes something else")

@@ -45,7 +45,7 @@ class SlicingEvaluator(Evaluator):
         if channels_last:
             self.batches = [batch.channels_last() for batch in self.batches]
         self.prepare = prepare
-        self.pairs = checked_pairs(graph.model, graph.example_inputs, self.batches[0].inputs) if fold else []
+        self.pairs = checked_pairs(graph.model, self.batches[0].inputs) if fold else []
 
     def _compute(self, kept: Kept) -> float:
         self.work.sliced += 1

@@ -66,9 +66,7 @@ class Search:
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         if not 0 < self.mutate <= 1:
-            raise SearchError(
-                f"mutate={self.mutate!r} is the share of layers to change: more than 0, at most 1"
-            )
+            raise SearchError(f"mutate={self.mutate!r} is the share of layers to change: more than 0, at most 1")
         if self.tune_steps and not self.tune_lr > 0:
             raise SearchError(f"tune_lr={self.tune_lr!r} must be positive")
         for name, allowed in _CHOICES.items():

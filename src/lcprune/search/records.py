@@ -64,9 +64,7 @@ class Records:
         SearchError: the file holds records and `resume` is False, or they belong to another configuration.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool = False
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool = False) -> None:
         self.path = None if path is None else Path(path)
         self.config = json.loads(json.dumps(config))
         self.replayed: list[Record] = []

@@ -149,8 +149,7 @@ def _found(
     ranked = sorted(history, key=lambda record: record.difference)  # stable: of equal ones the earliest
     if not math.isfinite(ranked[0].difference):
         raise SearchError(
-            f"none of {len(history)} candidates has a finite loss: look at the data, the loss function "
-            "and the limit"
+            f"none of {len(history)} candidates has a finite loss: look at the data, the loss function and the limit"
         )
     chosen, difference, naive = ranked[0], ranked[0].difference, history[0].difference
     if precise is not None:

@@ -51,9 +51,7 @@ class Space:
         zeros = np.zeros(self.groups)
         return np.stack([np.ones(self.groups), zeros]) if self.affine else zeros
 
-    def step(
-        self, rng: np.random.Generator, start: FloatArray, groups: NDArray[np.int64], size: float
-    ) -> FloatArray:
+    def step(self, rng: np.random.Generator, start: FloatArray, groups: NDArray[np.int64], size: float) -> FloatArray:
         """`start` with noise N(0, size * sigma_l) on the given groups' shifts (and log-normal on scales)."""
         moved = start.copy()
         shifts = moved[1] if self.affine else moved
