@@ -114,6 +114,7 @@ class Discover(Run):
         self.atom_count = start
         self.phantom_count = 0
         self.reordered = False
+        self.classes: Atoms | None = None  # atoms that depend on one another, once worked out
         self.edges: list[tuple[Atoms, Atoms]] = []
         self.frozen: list[tuple[Atoms, str]] = []
         self.contractions: list[Contraction] = []

@@ -12,7 +12,6 @@ from lcprune.cost import Axis
 from lcprune.graph.channel_graph import Group, Member
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
 
-_NO_FILTERS = "no layer produces these channels"
 _ONE_UNIT = "all its channels depend on one another, so that none can go alone"
 
 
@@ -95,21 +94,28 @@ def resolve(
     def place(atoms: Atoms) -> Atoms:
         return np.where(atoms >= 0, atoms, weights + (-2 - atoms))
 
-    edges = [*discovered.edges, *extra_edges]
-    empty = np.empty(0, np.int64)
-    a = place(np.concatenate([edge[0] for edge in edges] or [empty]))
-    b = place(np.concatenate([edge[1] for edge in edges] or [empty]))
-    unit_class = components(total, a, b)
+    def joined(edges: Iterable[tuple[Atoms, Atoms]]) -> Atoms:
+        pairs = list(edges)
+        empty = np.empty(0, np.int64)
+        a = np.concatenate([edge[0] for edge in pairs] or [empty])
+        b = np.concatenate([edge[1] for edge in pairs] or [empty])
+        return place(np.stack([a, b]))
+
+    if discovered.classes is None:  # the same for every call: trials only add to it
+        discovered.classes = components(total, *joined(discovered.edges))
+    unit_class = discovered.classes
+    extra = unit_class[joined(extra_edges)]
+    if extra.size:
+        unit_class = components(total, *extra)[unit_class]
     reasons: dict[int, str] = {}
     for atoms, reason in [*discovered.frozen, *extra_frozen]:
-        for representative in np.unique(unit_class[place(atoms)]).tolist():
+        for representative in set(unit_class[place(atoms)].tolist()):
             reasons.setdefault(representative, reason)
 
     axis_of = np.repeat(np.arange(len(discovered.axes)), [axis.length for axis in discovered.axes])
     roles = axis_roles(discovered)
     first_use = _first_use(discovered, roles)
     groups, classes = _groups(discovered.axes, unit_class[:weights], axis_of, roles, first_use, reasons)
-    group_of = np.full(total, -1, dtype=np.int64)
     lookup = np.full(total, -1, dtype=np.int64)
     for position, own in enumerate(classes):
         lookup[own] = position
@@ -151,18 +157,18 @@ def _groups(
     reasons: dict[int, str],
 ) -> tuple[list[Group], list[Atoms]]:
     """Classes with the same members (weight axes, with how many positions each) form a group."""
-    order = np.lexsort((np.arange(len(unit_class)), axis_of, unit_class))
+    # Only classes with filters and without a reason to stay; the others never become Python objects.
+    produces = np.zeros(len(axes) + 1, dtype=bool)
+    produces[[axis for axis, role in roles.items() if role == "out"]] = True
+    prunable = np.zeros(len(unit_class) + 1, dtype=bool)
+    prunable[unit_class[produces[axis_of]]] = True
+    prunable[[frozen for frozen in reasons if frozen < len(unit_class)]] = False
+    chosen = np.flatnonzero(prunable[unit_class])
+    order = chosen[np.lexsort((chosen, axis_of[chosen], unit_class[chosen]))]
     bounds = np.flatnonzero(np.diff(unit_class[order])) + 1
     by_signature: dict[bytes, list[Atoms]] = {}
     for atoms in np.split(order, bounds) if len(order) else []:
-        representative = int(unit_class[atoms[0]])
-        if representative in reasons:
-            continue
-        own = axis_of[atoms]
-        if not any(roles.get(int(axis)) == "out" for axis in np.unique(own)):
-            reasons[representative] = _NO_FILTERS
-            continue
-        by_signature.setdefault(own.tobytes(), []).append(atoms)
+        by_signature.setdefault(axis_of[atoms].tobytes(), []).append(atoms)
 
     found = []
     for members in by_signature.values():

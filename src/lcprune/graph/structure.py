@@ -17,7 +17,7 @@ from lcprune.graph.discover import Atoms, Discover, WeightAxis
 from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved, output_shapes
 from lcprune.graph.resolve import Units
 from lcprune.graph.run import Run
-from lcprune.surgery import AttributeChange, cut
+from lcprune.surgery import AttributeChange, cut_in_place
 
 _LIBRARIES = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
 _PASSES = 4  # one to see the order, one to confirm it, and room for an order that depends on another
@@ -50,11 +50,12 @@ class TrialError(Exception):
         operations: how many operators ran before.
         stack: the modules that were running, outermost first.
         atoms: the atoms that were involved.
+        line: the line of the network's code that was running, if it is known.
     """
 
-    def __init__(self, message: str, operations: int, stack: Sequence[str], atoms: Atoms) -> None:
-        super().__init__(message)
-        self.operations, self.stack, self.atoms = operations, tuple(stack), atoms
+    def __init__(self, message: str, operations: int, stack: Sequence[str], atoms: Atoms, line: str = "") -> None:
+        super().__init__(f"{message} at {line}" if line else message)
+        self.operations, self.stack, self.atoms, self.line = operations, tuple(stack), atoms, line
 
 
 @dataclass(eq=False)
@@ -144,8 +145,8 @@ class Structure:
             return order
         keeps = self.keeps(kept)
         order = {key: atoms[keeps[atoms]] for key, atoms in order.items()}
-        run = Run(cut(self.skeleton, self.cuts(order), self.changes(keeps, ties)), {})
-        self._check(run)
+        with cut_in_place(self.skeleton, self.cuts(order), self.changes(keeps, ties)):
+            self._check(Run(self.skeleton, {}))
         return order
 
     def _widen(self, kept: Sequence[NDArray[np.int64]]) -> Sequence[NDArray[np.int64]]:
@@ -162,8 +163,9 @@ class Structure:
         order = self.natural_order(keeps)
         changes = self.changes(keeps, ties)
         for _ in range(_PASSES):
-            run = Replay(cut(self.skeleton, self.cuts(order), changes), self.axes, order, self.pairs)
-            self._check(run)
+            with cut_in_place(self.skeleton, self.cuts(order), changes):
+                run = Replay(self.skeleton, self.axes, order, self.pairs)
+                self._check(run)
             if not run.wanted:
                 return order
             order = {**order, **run.wanted}
@@ -173,21 +175,16 @@ class Structure:
         try:
             out = run.forward(self.inputs)
         except Mismatch as error:
-            raise TrialError(_reason(error), run.operations, run.stack, error.atoms) from error
+            raise TrialError(str(error), run.operations, run.stack, error.atoms, _line(error)) from error
         except Exception as error:
-            raise TrialError(_reason(error), run.operations, run.stack, involved(run.call)) from error
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+            raise TrialError(message, run.operations, run.stack, involved(run.call), _line(error)) from error
         if output_shapes(out) != self.outputs:
             raise TrialError("the output changes its shape", run.operations, [""], np.empty(0, np.int64))
 
 
-def _reason(error: Exception) -> str:
-    """The message and the line of the network's own code that caused it."""
-    message = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
-    if not own:
-        return message
-    return f"{message} at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}"
-
-
-def _is_library(filename: str) -> bool:
-    return filename.startswith(_LIBRARIES)
+def _line(error: Exception) -> str:
+    """The innermost line of the network's own code that was running."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}" if own else ""

@@ -37,6 +37,7 @@ class Trials:
         self.random = np.random.default_rng(0)
         self.budget = _TRIALS
         self.kept: list[NDArray[np.int64]] = []
+        self.hopeless: set[tuple[type[nn.Module] | None, str]] = set()
         self._keys = self._grid_keys()
         self.options = dict.fromkeys(self._keys, 0)
         self._resolve()
@@ -92,8 +93,12 @@ class Trials:
     # -- mending ------------------------------------------------------------------------------------------------
 
     def _mend(self, failure: TrialError) -> None:
-        if self._follow_attribute(failure) or self._other_side(failure):
-            return
+        # What could not be mended in one module is not tried again in every other module of its kind.
+        where = (type(self.modules[failure.stack[-1]]) if failure.stack else None, failure.line)
+        if where not in self.hopeless:
+            if self._follow_attribute(failure) or self._other_side(failure):
+                return
+            self.hopeless.add(where)
         self._freeze(failure)
 
     def _follow_attribute(self, failure: TrialError) -> bool:
