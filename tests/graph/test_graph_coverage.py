@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("torchvision")
+from lcprune.errors import MissingDependencyError
+from lcprune.vision import import_timm, import_torchvision
 
 NETWORKS = [
     "torchvision:resnet18",
@@ -42,8 +43,10 @@ def benchmark_module() -> ModuleType:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_halved_run_and_verified(name: str, benchmark_module: ModuleType) -> None:
-    if name.startswith("timm:"):
-        pytest.importorskip("timm")
+    try:
+        import_timm() if name.startswith("timm:") else import_torchvision()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
     record = benchmark_module.measure(name, "cnn", export_times=False)
     assert record["ok"], f"{record['stage']}: {record.get('error')}\n{record.get('traceback', '')}"
     assert record["reached"], f"only {record['macs_after']:.1%}; frozen: {record['reasons']}"

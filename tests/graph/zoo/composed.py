@@ -139,6 +139,47 @@ class SelectiveKernel(nn.Module):
         return self.head((branches * attention).sum(1))
 
 
+@enter(frozen=("head",))
+class RollThenGrouped(nn.Module):
+    """A roll carries channels over the border between two groups; whatever may be cut must not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.grouped = nn.Conv2d(8, 6, 1, groups=2)
+        self.head = nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.grouped(torch.roll(F.relu(self.conv(x)), 2, 1))))
+
+
+@enter(frozen=("head",), mixing=("conv",))
+class RollThenGroupNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.norm = nn.GroupNorm(2, 8)
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.norm(torch.roll(self.conv(x), 2, 1))))
+
+
+@enter(frozen=("head",), mixing=("conv",))
+class ShuffleGateGroupNorm(nn.Module):
+    """Three operators that split the same axis, each its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.norm = nn.GroupNorm(2, 4)
+        self.head = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value, gate = shuffle(self.conv(x), 2).chunk(2, 1)
+        return self.head(self.norm(value * torch.sigmoid(gate)))
+
+
 @enter(prunable=("conv",), frozen=("fc",), units={"conv": 6}, may_refuse=True)
 class WeightNormed(nn.Module):
     def __init__(self) -> None:
