@@ -27,6 +27,7 @@ from lcprune.select import Limits, Ranking
 from lcprune.task import Choice, Task
 
 if TYPE_CHECKING:
+    from lcprune.data import Dataset
     from lcprune.plan import Plan
 
 logger = logging.getLogger("lcprune")
@@ -93,6 +94,7 @@ def prune(
     graph: ChannelGraph | None = None,
     ignore: Sequence[str] = (),
     verify: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> PruneResult:
     """Cut a trained network down to a limit, with the least change of its loss.
 
@@ -106,7 +108,8 @@ def prune(
         method: one of `lcprune.methods()`.
         metric: one of `lcprune.metrics()`, or a function `graph -> scores`.
         data: iterable of (input, target) batches, for methods and metrics that need it; `search.images`
-            images are drawn from it once.
+            images are drawn from it once. Methods that train use the whole set behind it, if it has one from
+            `lcprune.data`.
         loss_fn: `loss_fn(output, target)`, a mean over the batch.
         min_keep: share of each group that always stays.
         multiple_of: kept widths are multiples of this.
@@ -122,6 +125,7 @@ def prune(
         graph: what `lcprune.trace` gave for this network, to save tracing it again.
         ignore: passed to `lcprune.trace`.
         verify: prove that the cut network computes what the silenced one does.
+        options: settings of the method's own, by name.
 
     Raises:
         BudgetError: a limit cannot be met; the message has the smallest that can.
@@ -130,6 +134,7 @@ def prune(
     chosen = methods.get(method)
     if chosen.needs_data and data is None:
         raise lcprune.errors.DataError(f"method {method!r} needs data=, an iterable of (input, target) batches")
+    own = chosen.read_options(options)
     search = search or Search()
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
@@ -147,6 +152,8 @@ def prune(
         schedule=schedule,
         progress=progress,
         resume=resume,
+        options=own,
+        dataset=_dataset_of(data),
     )
     run = _Run(task, chosen, verify, tune, None if run_dir is None else Path(run_dir), tuple(ignore))
     if len(limits) == 1 and tune is None:
@@ -228,9 +235,10 @@ class _Run:
             seed=task.seed,
             **choice.meta,
         )
-        smaller = plan.apply(task.graph.model)
+        graph = task.graph if choice.model is None else replace(task.graph, model=choice.model)
+        smaller = plan.apply(graph.model)
         if self.verify:
-            check(task.graph, plan, smaller)
+            check(graph, plan, smaller)
         return smaller, plan, choice
 
 
@@ -251,6 +259,13 @@ def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None = None) -> 
             f"the smaller network is off by {verification.max_error:.3g} from the original with the same "
             "units silenced, so it is not returned; verify=False returns it anyway"
         )
+
+
+def _dataset_of(data: Any) -> Dataset | None:
+    from lcprune.data import Dataset
+
+    source = getattr(data, "dataset", None)
+    return source if isinstance(source, Dataset) else None
 
 
 def _absolute(task: Task) -> dict[str, float]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import difflib
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lcprune.errors import ConfigError
 from lcprune.evaluate import Evaluator, ZeroingEvaluator, make_evaluator
@@ -33,19 +33,39 @@ class Method:
         function: `Task -> Choice`.
         needs_data: whether it judges networks by their loss.
         summary: the first line of its docstring.
+        options: dataclass of its own settings, which a task then holds; None if it has none.
     """
 
     name: str
     function: Callable[[Task], Choice]
     needs_data: bool
     summary: str
+    options: type[Any] | None = None
+
+    def read_options(self, given: Mapping[str, Any] | None) -> Any:
+        """The method's own settings: its defaults, changed as the user says.
+
+        Raises:
+            ConfigError: there is no such setting.
+        """
+        known = [item.name for item in fields(self.options)] if self.options else []
+        strange = sorted(set(given or {}) - set(known))
+        if strange:
+            has = f"has the options {', '.join(known)}" if known else "has no options"
+            raise ConfigError(f"method {self.name!r} {has}, not {', '.join(map(repr, strange))}")
+        return self.options(**(given or {})) if self.options else None
 
 
 _METHODS: dict[str, Method] = {}
 
 
-def register(name: str, needs_data: bool = False) -> Callable[[Function], Function]:
+def register(name: str, needs_data: bool = False, options: type[Any] | None = None) -> Callable[[Function], Function]:
     """Decorator that makes a function `Task -> Choice` available as `method=name`.
+
+    Args:
+        name: what users call it.
+        needs_data: whether it cannot do without.
+        options: dataclass of settings of its own, with defaults; `prune(options=...)` changes them.
 
     Raises:
         ConfigError: the name is taken.
@@ -55,7 +75,7 @@ def register(name: str, needs_data: bool = False) -> Callable[[Function], Functi
         if name in _METHODS:
             raise ConfigError(f"method {name!r} exists already; choose another name")
         summary = (function.__doc__ or "").strip().split("\n")[0]
-        _METHODS[name] = Method(name, function, needs_data, summary)
+        _METHODS[name] = Method(name, function, needs_data, summary, options)
         return function
 
     return add

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from lcprune.evaluate import Evaluator, fingerprint, make_evaluator
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.search import Record, Records, Search
 from lcprune.select import Limits, Ranking
+
+if TYPE_CHECKING:
+    from lcprune.data import Dataset
 
 Kept = list[NDArray[np.int64]]
 
@@ -44,6 +47,8 @@ class Task:
         resume: go on from that file.
         floors: units of each group that stay, where they do not follow from `min_keep` (later steps of
             Algorithm 1, whose floor is that of the network before the first one).
+        options: the method's own settings; None for its defaults.
+        dataset: the data set that the images come from, for methods that train; None if there is only `samples`.
     """
 
     graph: ChannelGraph
@@ -60,6 +65,8 @@ class Task:
     records: Path | None = None
     resume: bool = False
     floors: NDArray[np.int64] | None = None
+    options: Any = None
+    dataset: Dataset | None = None
 
     @cached_property
     def scores(self) -> list[NDArray[np.float64]]:
@@ -101,8 +108,12 @@ class Task:
         """The records of this task's search, with the configuration that they belong to."""
         if self.records is None:
             return Records(None, {})
+        return Records(self.records, self.config(**more), self.resume)
+
+    def config(self, **more: Any) -> dict[str, Any]:
+        """What this task is, as plain JSON: a run goes on only with the very same."""
         search = {f"search.{item.name}": _plain(getattr(self.search, item.name)) for item in fields(self.search)}
-        config = {
+        return {
             "limits": {bound.name: bound.value for bound in self.limits.bounds(self.graph.cost)},
             "groups": dict(zip(self.graph.cost.names, self.graph.cost.sizes.tolist(), strict=True)),
             "weights": weights_fingerprint(self.graph.model),
@@ -115,7 +126,6 @@ class Task:
             **search,
             **more,
         }
-        return Records(self.records, config, self.resume)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +137,15 @@ class Choice:
         history: the search, one record per candidate; empty for methods that do not search.
         meta: how it was found, as plain JSON; goes into the plan.
         seconds: where the time went, e.g. planning, preparing, evaluating.
+        model: for methods that change weights, the network that is to be cut instead of the task's own: the same
+            architecture, full size.
     """
 
     kept: Kept
     history: list[Record] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    model: nn.Module | None = None
 
 
 class _Floored(Ranking):
