@@ -15,9 +15,7 @@ from zoo import ZOO
 import lcprune
 
 
-def cut(
-    model: nn.Module, inputs: tuple[torch.Tensor, ...], kind: str = "half"
-) -> tuple[lcprune.Plan, nn.Module]:
+def cut(model: nn.Module, inputs: tuple[torch.Tensor, ...], kind: str = "half") -> tuple[lcprune.Plan, nn.Module]:
     graph = lcprune.trace(model, inputs)
     plan = graph.plan(select(graph, kind))
     return plan, plan.apply(model)

@@ -233,8 +233,7 @@ def test_plan_for_another_network_names_the_difference() -> None:
         plan.apply(ZOO["PlainConv"].factory())
     message = str(error.value)
     assert any(
-        key in message
-        for key in (*ZOO["Residual"].factory().state_dict(), *ZOO["PlainConv"].factory().state_dict())
+        key in message for key in (*ZOO["Residual"].factory().state_dict(), *ZOO["PlainConv"].factory().state_dict())
     )
 
 
