@@ -5,7 +5,7 @@ result = lcprune.prune(model, example_inputs, macs=0.5, data=batches)
 result.model, result.plan
 """
 
-from lcprune import methods, metrics
+from lcprune import baselines, methods, metrics
 from lcprune.cost import Cost
 from lcprune.errors import (
     BudgetError,
@@ -54,6 +54,7 @@ __all__ = [
     "TraceError",
     "TuneError",
     "Verification",
+    "baselines",
     "load",
     "methods",
     "metrics",

@@ -1,0 +1,169 @@
+"""Channels that reconstruct the next layer's output best, then least squares for the weights that read them.
+
+Two selectors: lasso (He et al., Channel pruning for accelerating very deep neural networks, ICCV 2017) and the greedy
+one of ThiNet (Luo et al., A filter level pruning method for deep neural network compression, ICCV 2017).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcprune.baselines.readers import Reader, readers_of, watch
+from lcprune.errors import ConfigError
+from lcprune.methods import register
+from lcprune.progress import Progress
+from lcprune.task import Choice, Task
+
+FloatArray = NDArray[np.float64]
+Selector = Callable[[FloatArray, FloatArray, int], NDArray[np.int64]]
+
+_SWEEPS, _HALVINGS = 100, 40
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """Options of the methods "channel_lasso" and "thinet".
+
+    Attributes:
+        images: that outputs are reconstructed on.
+        points: places of each feature map that are looked at.
+    """
+
+    images: int = 500
+    points: int = 10
+
+    def __post_init__(self) -> None:
+        if self.images < 1 or self.points < 1:
+            raise ConfigError(f"images={self.images} and points={self.points} must be at least 1")
+
+
+@register("channel_lasso", needs_data=True, options=Reconstruction)
+def channel_lasso(task: Task) -> Choice:
+    """Channels by lasso on the next layer's output, then least squares for its weights (He et al. 2017).
+
+    Differs from the published set-up: every group keeps the same share, or what `schedule=` says (published: a
+    schedule by hand, shallow layers pruned more); 500 images with 10 points each by default (published 5,000); a
+    residual group is chosen for all of its readers together (published: readers choose for themselves, by a sampler in
+    front of each block); groups that no plain convolution or linear layer reads are chosen by `metric=`.
+
+    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.8 at 62.7 M MACs (50 %).
+    """
+    return _reconstruct(task, lasso)
+
+
+@register("thinet", needs_data=True, options=Reconstruction)
+def thinet(task: Task) -> Choice:
+    """Channels whose absence changes the next layer's output least, greedily, then least squares (Luo et al. 2017).
+
+    Differs from the published set-up: full weights by least squares where the authors scale channels; no epoch of
+    tuning after each layer; residual groups are cut too; otherwise as "channel_lasso".
+
+    Published: no ResNet-56 (ResNet-50 on ImageNet, 72.88 -> 72.04 at 63 % of the MACs).
+    """
+    return _reconstruct(task, greedy)
+
+
+def _reconstruct(task: Task, selector: Selector) -> Choice:
+    options: Reconstruction = task.options or Reconstruction()
+    graph = task.graph
+    if task.schedule:
+        kept = task.ranking.schedule(task.schedule, task.limits if task.limits else None)
+    else:
+        kept = task.ranking.uniform(task.limits)
+    samples = task.need_samples()
+    chosen = np.random.default_rng(task.seed).permutation(len(samples))[: options.images]
+    few = copy.copy(task)
+    few.samples = [samples[index] for index in np.sort(chosen)]
+    batches = few.batches
+    model = copy.deepcopy(graph.model).eval()
+    reconstructed = 0
+    with Progress("reconstruct", total=len(graph.groups), enabled=task.progress) as bar:
+        for position, group in enumerate(graph.groups):
+            bar.advance(layer=group.name)
+            if len(kept[position]) == group.size:
+                continue
+            readers = readers_of(graph, model, group)
+            if readers:
+                seen = watch(readers, graph.model, model, batches, options.points, task.seed)
+                gram, product = _normal(readers, seen, group.size)
+                kept[position] = np.sort(selector(gram, product, len(kept[position])))
+                reconstructed += 1
+            for reader in readers:
+                reader.refit(seen[reader.name], kept[position])
+    return Choice(kept, meta={"images": len(few.samples), "reconstructed": reconstructed}, model=model)
+
+
+def _normal(readers: list[Reader], seen: dict[str, tuple[FloatArray, FloatArray]], size: int) -> tuple[FloatArray, ...]:
+    """Z'Z and Z'y of all readers, where column u of Z is what unit u adds to the outputs and y what all should give."""
+    gram, product = np.zeros((size, size)), np.zeros(size)
+    for reader in readers:
+        parts, wanted = reader.contributions(*seen[reader.name])
+        gram += parts.T @ parts
+        product += parts.T @ wanted
+    return gram, product
+
+
+def lasso(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
+    """The units that keep a coefficient as the l1 term grows until no more than `count` do.
+
+    Args:
+        gram: Z'Z (units, units).
+        product: Z'y (units,).
+        count: how many to keep.
+    """
+    low, high = 0.0, float(np.abs(product).max()) or 1.0  # at `high` every coefficient is zero
+    beta = _descend(gram, product, 0.0, np.ones(len(product)))
+    best = beta
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        beta = _descend(gram, product, middle, beta)
+        alive = int((beta != 0).sum())
+        if alive >= count:
+            low, best = middle, beta.copy()
+            if alive == count:
+                break
+        else:
+            high = middle
+    # Ties at the end (units that leave together) go by their coefficient, weighted by what they add.
+    order = np.argsort(-np.abs(best) * np.sqrt(np.maximum(np.diag(gram), 0)), kind="stable")
+    return order[:count]
+
+
+def _descend(gram: FloatArray, product: FloatArray, penalty: float, start: FloatArray) -> FloatArray:
+    """Coordinate descent on b'Gb/2 - b'p + penalty * |b|_1."""
+    beta = start.copy()
+    diagonal = np.diag(gram)
+    slope = gram @ beta - product
+    for _ in range(_SWEEPS):
+        largest = 0.0
+        for unit in np.flatnonzero(diagonal > 0):
+            free = diagonal[unit] * beta[unit] - slope[unit]
+            new = np.sign(free) * max(abs(free) - penalty, 0.0) / diagonal[unit]
+            change = new - beta[unit]
+            if change:
+                slope += change * gram[:, unit]
+                beta[unit] = new
+                largest = max(largest, abs(change))
+        if largest < 1e-6:
+            break
+    return np.where(diagonal > 0, beta, 0.0)
+
+
+def greedy(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
+    """The units left when, one after another, the one goes whose absence adds least to the squared error.
+
+    Arguments are those of `lasso`; `product` is not used: ThiNet asks for the smallest sum of what is removed.
+    """
+    gone = np.zeros(len(gram), dtype=bool)
+    cross = np.zeros(len(gram))  # of each unit with the sum of those that are gone
+    for _ in range(len(gram) - count):
+        error = np.diag(gram) + 2 * cross
+        unit = int(np.argmin(np.where(gone, np.inf, error)))
+        gone[unit] = True
+        cross += gram[:, unit]
+    return np.flatnonzero(~gone)

@@ -1,0 +1,177 @@
+"""Training inside a method: the plain SGD loop of the baselines that change weights while they choose units.
+
+Where the images given to `prune` come from a `lcprune.data` set, its whole training split is used, with its
+augmentation; otherwise the drawn images are. A penalty can join the loss, and a function can change weights after each
+epoch. What a step does depends on the seed and its place alone, so a stopped training goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from lcprune.baselines.checkpoints import Checkpoint
+from lcprune.errors import ConfigError, TuneError
+from lcprune.evaluate import collate
+from lcprune.evaluate.prepare import call
+from lcprune.progress import Progress
+from lcprune.task import Task
+from lcprune.tune.feed import mix
+
+
+@dataclass(frozen=True)
+class Training:
+    """SGD with Nesterov momentum; the learning rate falls to zero along a cosine.
+
+    Attributes:
+        epochs: passes over the training images.
+        lr: learning rate at the start.
+        batch_size: images per step.
+        momentum: of SGD.
+        weight_decay: on all weights.
+    """
+
+    epochs: int = 20
+    lr: float = 0.01
+    batch_size: int = 128
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1:
+            raise ConfigError(f"epochs={self.epochs} and batch_size={self.batch_size} must be at least 1")
+        if not (0 < self.lr < math.inf and 0 <= self.momentum < 1):
+            raise ConfigError(f"lr={self.lr} must be positive, and momentum={self.momentum} from 0 to below 1")
+
+    def travel(self, steps: int) -> float:
+        """How far a constant gradient of 1 moves a weight in `steps` steps of this training."""
+        return self.lr * steps / 2 / (1 - self.momentum)
+
+
+class Feed:
+    """Batches for training, the same ones for the same seed and epoch.
+
+    Args:
+        task: says where images come from.
+        batch_size: images per step; a last, smaller batch is left out.
+    """
+
+    def __init__(self, task: Task, batch_size: int) -> None:
+        self.dataset, self.seed = task.dataset, task.seed
+        self.device = next(task.graph.model.parameters()).device
+        if self.dataset is None:
+            samples = task.need_samples()
+            self.whole = collate(samples, len(samples), self.device)[0]
+        self.images = len(self.dataset.train) if self.dataset is not None else self.whole.size
+        self.batch = min(batch_size, self.images)
+        self.steps = self.images // self.batch
+
+    def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
+        """(inputs, target) batches of one epoch."""
+        seed = mix(self.seed, number)
+        if self.dataset is not None:
+            source = self.dataset.batches("train", self.batch, seed=seed, augment=True, device=self.device)
+            for _, pair in zip(range(self.steps), source, strict=False):
+                yield pair
+            return
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(self.images)).to(self.device)
+        for step in range(self.steps):
+            index = order[step * self.batch : (step + 1) * self.batch]
+            yield pytree.tree_map(lambda leaf, index=index: leaf[index], (self.whole.inputs, self.whole.target))
+
+
+def optimizer_of(model: nn.Module, settings: Training) -> torch.optim.SGD:
+    """SGD over what wants a gradient, with its momentum there from the start, so that it can be checkpointed."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise TuneError("no parameter of the network wants a gradient: this method trains, and there is nothing to")
+    optimizer = torch.optim.SGD(
+        trained,
+        lr=settings.lr,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        nesterov=settings.momentum > 0,
+    )
+    for parameter in trained:
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def take_step(
+    model: nn.Module,
+    batch: tuple[Any, Any],
+    optimizer: torch.optim.Optimizer,
+    loss_fn: Callable[[Any, Any], Tensor],
+    penalty: Callable[[], Tensor] | None = None,
+) -> Tensor:
+    """One update; the loss stays on the device."""
+    loss = loss_fn(call(model, batch[0]), batch[1])
+    whole = loss if penalty is None else loss + penalty()
+    optimizer.zero_grad(set_to_none=True)
+    whole.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def train(
+    task: Task,
+    model: nn.Module,
+    settings: Training,
+    name: str,
+    penalty: Callable[[], Tensor] | None = None,
+    after_epoch: Callable[[], None] | None = None,
+) -> None:
+    """Train a network, in place.
+
+    Args:
+        task: gives images, loss, seed, and the folder for checkpoints.
+        model: a copy of the task's network.
+        settings: how long and how fast.
+        name: of this training, unique in the task; also of its checkpoint.
+        penalty: added to the loss at each step.
+        after_epoch: called after each epoch; may change weights in place.
+    """
+    feed = Feed(task, settings.batch_size)
+    optimizer = optimizer_of(model, settings)
+    momentum = {f"momentum.{number}": state["momentum_buffer"] for number, state in enumerate(optimizer.state.values())}
+    checkpoint = Checkpoint(task, name, asdict(settings))
+    done, _ = checkpoint.load(model, momentum)
+    with training_mode(model), Progress(name, total=settings.epochs, enabled=task.progress) as bar:
+        bar.advance(done)
+        for epoch in range(done, settings.epochs):
+            losses = []
+            for step, batch in enumerate(feed.epoch(epoch)):
+                torch.manual_seed(mix(task.seed, epoch, step, 1))  # dropout
+                passed = (epoch + step / feed.steps) / settings.epochs
+                for group in optimizer.param_groups:
+                    group["lr"] = settings.lr * 0.5 * (1 + math.cos(math.pi * passed))
+                losses.append(take_step(model, batch, optimizer, task.loss_fn, penalty))
+            loss = float(torch.stack(losses).mean())
+            if not math.isfinite(loss):
+                raise TuneError(f"{name}: the loss is {loss} in epoch {epoch + 1}; a lower lr may help")
+            if after_epoch is not None:
+                after_epoch()
+            checkpoint.save(model, momentum, epoch + 1, last=epoch + 1 == settings.epochs)
+            bar.advance(loss=f"{loss:.3f}")
+
+
+@contextmanager
+def training_mode(model: nn.Module) -> Iterator[None]:
+    """Training mode inside, evaluation mode after; the process's random numbers are left as they were."""
+    device = next(model.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
+        model.train()
+        try:
+            yield
+        finally:
+            model.eval()
+            for parameter in model.parameters():
+                parameter.grad = None
