@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +16,13 @@ from torch import nn
 
 import lcprune
 from lcprune import methods
-from lcprune.errors import ConfigError, PlanError
 from lcprune.evaluate import draw
-from lcprune.files import write_json
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
 from lcprune.schedule import Limit, limit_schedule
-from lcprune.search import Record, Search
+from lcprune.search import Search
 from lcprune.select import Limits, Ranking
-from lcprune.task import Choice, Task
+from lcprune.task import Choice, Task, weights_fingerprint
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
@@ -33,40 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lcprune")
 
 Tune = Callable[[nn.Module], "nn.Module | None"]
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One round of Algorithm 1.
-
-    Attributes:
-        limits: what the network might cost after it, in absolute numbers.
-        plan: what was kept, of the network before the first step.
-        history: the search of this step.
-    """
-
-    limits: dict[str, float]
-    plan: Plan
-    history: list[Record] = field(default_factory=list)
-
-
-@dataclass(frozen=True, eq=False)
-class PruneResult:
-    """A smaller network and how it came about.
-
-    Attributes:
-        model: a new, physically smaller network; the one passed in is untouched.
-        plan: what was kept; applies to a freshly built network.
-        history: the (last) search, one record per candidate; empty for methods that do not search.
-        steps: the rounds of Algorithm 1; one for a single cut.
-        seconds: where the time of the (last) search went.
-    """
-
-    model: nn.Module
-    plan: Plan
-    history: list[Record]
-    steps: tuple[Step, ...] = ()
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def prune(
@@ -192,8 +156,8 @@ class _Run:
         model, done, seconds = first.model, [], {}
         for number, limit in enumerate(limits, start=1):
             folder = None if self.folder is None else self.folder / f"step-{number:02d}"
-            config = {"limits": _absolute(replace(self.task, limits=limit)), "method": self.method.name}
-            checkpoint = _load_step(folder, config, first) if self.task.resume else None
+            config = {"limits": _absolute(replace(self.task, limits=limit)), **self._settings(first)}
+            checkpoint = load_step(folder, config, first) if self.task.resume else None
             if checkpoint is not None:
                 model, step = checkpoint
                 kept = {name: np.asarray(units) for name, units in step.plan.kept.items()}
@@ -212,23 +176,33 @@ class _Run:
             )
             logger.info("step %d of %d: %s", number, len(limits), config["limits"])
             model, plan, choice = self._cut(task)
-            kept = _compose(kept, plan.kept)
+            kept = compose(kept, plan.kept)
             if self.tune is not None:
                 model = self.tune(model) or model
             whole = first.plan(kept).with_meta(**plan.meta, step=number)
             step = Step(_absolute(task), whole, choice.history)
             done.append(step)
             seconds = choice.seconds
-            if folder is not None:
-                lcprune.save(folder, model, whole)
-                write_json(folder / "step.json", config)  # written last: it says that the step is complete
+            save_step(folder, config, model, whole)
         return PruneResult(model, done[-1].plan, done[-1].history, tuple(done), seconds)
+
+    def _settings(self, first: ChannelGraph) -> dict[str, Any]:
+        """What a finished round must have been made with to be gone on from."""
+        task = self.task
+        return {
+            "method": self.method.name,
+            "metric": task.metric_name,
+            "min_keep": task.min_keep,
+            "multiple_of": task.multiple_of,
+            "seed": task.seed,
+            "weights": weights_fingerprint(first.model) if self.folder is not None else None,
+        }
 
     def _cut(self, task: Task) -> tuple[nn.Module, Plan, Choice]:
         choice = self.method.function(task)
         plan = task.graph.plan(choice.kept).with_meta(
             method=self.method.name,
-            metric=task.metric if isinstance(task.metric, str) else getattr(task.metric, "__name__", "custom"),
+            metric=task.metric_name,
             limits=_absolute(task),
             min_keep=task.min_keep,
             multiple_of=task.multiple_of,
@@ -242,23 +216,8 @@ class _Run:
         return smaller, plan, choice
 
 
-def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None = None) -> None:
-    """Prove a plan's surgery.
-
-    Args:
-        graph: of the network.
-        plan: made from it.
-        smaller: the cut network; None cuts it again.
-
-    Raises:
-        PlanError: the smaller network does not compute what the silenced one does.
-    """
-    verification = lcprune.verify(graph.model, plan, graph.example_inputs, smaller)
-    if not verification.ok:
-        raise PlanError(
-            f"the smaller network is off by {verification.max_error:.3g} from the original with the same "
-            "units silenced, so it is not returned; verify=False returns it anyway"
-        )
+def _absolute(task: Task) -> dict[str, float]:
+    return {bound.name: bound.value for bound in task.limits.bounds(task.graph.cost)} if task.limits else {}
 
 
 def _dataset_of(data: Any) -> Dataset | None:
@@ -266,31 +225,3 @@ def _dataset_of(data: Any) -> Dataset | None:
 
     source = getattr(data, "dataset", None)
     return source if isinstance(source, Dataset) else None
-
-
-def _absolute(task: Task) -> dict[str, float]:
-    return {bound.name: bound.value for bound in task.limits.bounds(task.graph.cost)} if task.limits else {}
-
-
-def _compose(kept: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-    """Units of the first network that are left when `further` is kept of what `kept` left."""
-    composed = {name: np.asarray(units) for name, units in kept.items()}
-    for name, units in further.items():
-        if name not in composed or (len(units) and max(units) >= len(composed[name])):
-            raise PlanError(f"group {name!r} of the cut network is not one of the network before it")
-        composed[name] = composed[name][np.asarray(units, dtype=np.int64)]
-    return composed
-
-
-def _load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) -> tuple[nn.Module, Step] | None:
-    if folder is None or not (folder / "step.json").exists():
-        return None
-    import copy
-
-    from lcprune.plan import Plan
-
-    stored = json.loads((folder / "step.json").read_text(encoding="utf-8"))
-    if stored != json.loads(json.dumps(config)):
-        raise ConfigError(f"{folder} was made with {stored}, not {config}; use the same settings or another folder")
-    plan = Plan.load(folder / "plan.json")
-    return lcprune.load(folder, copy.deepcopy(first.model)), Step(config["limits"], plan)

@@ -18,8 +18,8 @@ import lcprune
 from lcprune import methods
 from lcprune.errors import ConfigError
 from lcprune.evaluate import draw
-from lcprune.framework import check
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.outcome import check
 from lcprune.search import Record, Search, objective
 from lcprune.select import Limits
 from lcprune.task import Kept, Task
@@ -161,7 +161,7 @@ def pareto(
             difference = objective(full_loss, loss)
             plan = graph.plan(units).with_meta(
                 method=method,
-                metric=metric if isinstance(metric, str) else getattr(metric, "__name__", "custom"),
+                metric=task.metric_name,
                 limit=limit,
                 min_keep=min_keep,
                 multiple_of=multiple_of,

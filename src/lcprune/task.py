@@ -87,6 +87,11 @@ class Task:
         return make_evaluator(self.graph, self.need_samples(), self.loss_fn, self.search)
 
     @property
+    def metric_name(self) -> str:
+        """The metric's name, or that of the function."""
+        return self.metric if isinstance(self.metric, str) else getattr(self.metric, "__name__", "custom")
+
+    @property
     def batches(self) -> list[tuple[Any, Any]]:
         """The drawn images as plain (input, target) batches on the network's device."""
         from lcprune.evaluate import collate

@@ -115,10 +115,11 @@ def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_p
 
     done = lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=tmp_path, resume=True, **settings)
     assert len(calls) == 2 and same(done.model, whole.model)  # nothing was left to do
+    assert [len(step.history) for step in done.steps] == [11, 11, 11]
     loaded = lcprune.load(tmp_path / "step-03", plain.model)
     assert same(loaded, whole.model)
 
-    with pytest.raises(lcprune.ConfigError, match="was made with"):
+    with pytest.raises(lcprune.ConfigError, match="limits: "):
         lcprune.prune(
             plain.model,
             digits.example,

@@ -1,0 +1,116 @@
+"""What pruning gives back, and keeping each round of Algorithm 1 on disk."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+import lcprune
+from lcprune.errors import ConfigError, PlanError
+from lcprune.files import write_json
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.plan import Plan
+from lcprune.search import Record, read_records
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One round of Algorithm 1.
+
+    Attributes:
+        limits: what the network might cost after it, in absolute numbers.
+        plan: what was kept, of the network before the first step.
+        history: the search of this step.
+    """
+
+    limits: dict[str, float]
+    plan: Plan
+    history: list[Record] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class PruneResult:
+    """A smaller network and how it came about.
+
+    Attributes:
+        model: a new, physically smaller network; the one passed in is untouched.
+        plan: what was kept; applies to a freshly built network.
+        history: the (last) search, one record per candidate; empty for methods that do not search.
+        steps: the rounds of Algorithm 1; one for a single cut.
+        seconds: where the time of the (last) search went.
+    """
+
+    model: nn.Module
+    plan: Plan
+    history: list[Record]
+    steps: tuple[Step, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None = None) -> None:
+    """Prove a plan's surgery.
+
+    Args:
+        graph: of the network.
+        plan: made from it.
+        smaller: the cut network; None cuts it again.
+
+    Raises:
+        PlanError: the smaller network does not compute what the silenced one does.
+    """
+    verification = lcprune.verify(graph.model, plan, graph.example_inputs, smaller)
+    if not verification.ok:
+        raise PlanError(
+            f"the smaller network is off by {verification.max_error:.3g} from the original with the same "
+            "units silenced, so it is not returned; verify=False returns it anyway"
+        )
+
+
+def compose(kept: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+    """Units of the first network that are left when `further` is kept of what `kept` left."""
+    composed = {name: np.asarray(units) for name, units in kept.items()}
+    for name, units in further.items():
+        if name not in composed or (len(units) and max(units) >= len(composed[name])):
+            raise PlanError(f"group {name!r} of the cut network is not one of the network before it")
+        composed[name] = composed[name][np.asarray(units, dtype=np.int64)]
+    return composed
+
+
+def save_step(folder: Path | None, config: dict[str, Any], model: nn.Module, plan: Plan) -> None:
+    """Write a round's network, plan and, last, the mark that it is complete."""
+    if folder is not None:
+        lcprune.save(folder, model, plan)
+        write_json(folder / "step.json", config)
+
+
+def load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) -> tuple[nn.Module, Step] | None:
+    """A round's network, if it was completed with this configuration.
+
+    Raises:
+        ConfigError: it was made with another one.
+    """
+    if folder is None or not (folder / "step.json").exists():
+        return None
+    stored = json.loads((folder / "step.json").read_text(encoding="utf-8"))
+    if stored != json.loads(json.dumps(config)):
+        differences = [
+            f"{key}: {stored.get(key)!r} then, {value!r} now"
+            for key, value in config.items()
+            if stored.get(key) != value
+        ]
+        raise ConfigError(
+            f"{folder} was made with other settings ({'; '.join(differences)}); use the same ones to go on, "
+            "or name another folder to start anew"
+        )
+    records = folder / "search.jsonl"
+    history = read_records(records)[1] if records.exists() else []
+    step = Step(config["limits"], Plan.load(folder / "plan.json"), history)
+    return lcprune.load(folder, copy.deepcopy(first.model)), step
