@@ -24,7 +24,7 @@ from lcprune.toml import parse_toml, read_toml
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
-# Sections of a configuration file, beside the options of the command.
+# Sections of a configuration file, beside the options of the command; those of methods have their names.
 SECTIONS = ("search", "tune")
 
 # What says how to run rather than what to run: not part of the resolved configuration.
@@ -94,7 +94,7 @@ def settings(ctx: typer.Context) -> dict[str, Any]:
 
 
 def sections(ctx: typer.Context) -> dict[str, dict[str, Any]]:
-    """The `[search]` and `[tune]` parts of the configuration."""
+    """The `[search]` and `[tune]` parts of the configuration, and those of methods, such as `[amc]`."""
     found: dict[str, dict[str, Any]] = ctx.meta.get(_SECTIONS_KEY, {})
     return found
 
@@ -159,9 +159,11 @@ def _update(values: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _split(values: Mapping[str, Any], known: set[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    from lcprune import methods
+
     options, found = {}, {}
     for name, value in values.items():
-        if name in SECTIONS and isinstance(value, Mapping):
+        if name in (*SECTIONS, *methods.names()) and isinstance(value, Mapping):
             found[name] = dict(value)
         elif name in known and not isinstance(value, Mapping):
             # Lists are typed with commas.

@@ -14,7 +14,7 @@ from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
 from lcprune.cli.prune import Report, TrueLoss
 from lcprune.cli.show import listen
-from lcprune.cli.study import Study, check_names, check_reachable, make_recipe, make_search, trace
+from lcprune.cli.study import Study, check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.files import atomic_write
 from lcprune.report.tables import csv_text, latex, markdown, result_table
 from lcprune.runs import Run
@@ -58,7 +58,7 @@ def compare(
       lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
     """
     check_names(methods, metric)
-    search = make_search(ctx)
+    search, options = make_search(ctx), make_options(ctx, methods)
     tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
     listen(quiet)
     where = pick_device(device)
@@ -78,6 +78,7 @@ def compare(
             min_keep,
             multiple_of,
             not quiet,
+            options,
         )
         study.graph = graph
         grid(study, methods, macs, seeds)

@@ -22,7 +22,7 @@ from lcprune.cli.networks import (
     pick_device,
 )
 from lcprune.cli.show import listen
-from lcprune.cli.study import Study, check_names, check_reachable, label, make_recipe, make_search, trace
+from lcprune.cli.study import Study, check_names, check_reachable, label, make_options, make_recipe, make_search, trace
 
 logger = logging.getLogger("lcprune")
 
@@ -78,6 +78,7 @@ def prune(
     limits = _limits(macs=macs, params=params)
     check_names([method], metric)
     search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
+    options = make_options(ctx, [method])
     listen(quiet)
     where = pick_device(device)
     data = data or folder_setting(model, "data")
@@ -105,6 +106,7 @@ def prune(
             min_keep,
             multiple_of,
             not quiet,
+            options,
         )
         study.graph = graph
         study.original()

@@ -22,7 +22,7 @@ import typer
 from torch import nn
 
 import lcprune
-from lcprune.cli.command import UsageError, resolve_section, sections
+from lcprune.cli.command import SECTIONS, UsageError, resolve_section, sections
 from lcprune.cli.networks import PLAN, WEIGHTS, Network
 from lcprune.cli.sizes import format_size
 from lcprune.data import Dataset
@@ -51,6 +51,7 @@ class Study:
         min_keep: share of each group that stays.
         multiple_of: widths are multiples of this.
         progress: show bars.
+        options: method -> settings of its own.
     """
 
     run: Run
@@ -62,6 +63,7 @@ class Study:
     min_keep: float = 0.10
     multiple_of: int = 1
     progress: bool = True
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> lcprune.ChannelGraph:
@@ -117,6 +119,7 @@ class Study:
             graph=self.graph,
             run_dir=folder,
             resume=folder.exists(),
+            options=self.options.get(method),
             **limits,
             **options,
         )
@@ -320,6 +323,19 @@ def make_recipe(name: str, section: Mapping[str, Any], epochs: int | None = None
         raise UsageError(str(error)) from None
 
 
+def make_options(ctx: typer.Context, methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The sections of methods, e.g. `[amc]`, as settings of their own; wrong ones are refused at once."""
+    found = {name: section for name, section in sections(ctx).items() if name not in SECTIONS}
+    for name, section in found.items():
+        if name not in methods:
+            raise UsageError(f"settings for {name!r}, which is not among the methods {', '.join(methods)}")
+        try:
+            lcprune.methods.get(name).read_options(section)
+        except (ConfigError, TypeError) as error:
+            raise UsageError(f"{name}: {error}") from None
+    return found
+
+
 def check_names(methods: Sequence[str], metric: str) -> None:
     """Refuse unknown methods and metrics before anything is built."""
     try:
@@ -343,7 +359,9 @@ def save_plain(run: Run, model: nn.Module) -> None:
 
 def _search_rows(name: str, limit: float, history: Sequence[Record]) -> list[dict[str, Any]]:
     finite = [record for record in history if record.difference < float("inf")]
-    naive = history[0].difference if history and history[0].difference < float("inf") else None
+    # Only LcP's first candidate is naive pruning.
+    first = history[0].difference if history and name.startswith("lcp ") else float("inf")
+    naive = first if first < float("inf") else None
     return [
         {
             "network": name,
