@@ -62,3 +62,8 @@ def test_wrong_settings_are_wrong_usage(lcprune, arguments, words):
     assert said.code == 2
     assert words in said.err and len(said.err.splitlines()) <= 2
     assert not Path("runs").exists()
+
+
+def test_a_command_with_a_folder_of_its_own_resumes_from_it(lcprune):
+    said = lcprune("demo", "--resume")
+    assert said.code == 2 and "no run folder runs/demo" in said.err.replace("\\", "/")

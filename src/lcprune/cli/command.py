@@ -55,8 +55,9 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Look the settings of files up first: to the parser they are defaults."""
         typed = self.make_parser(ctx).parse_args(args=list(args))[0]
+        folder = next((parameter.default for parameter in self.params if parameter.name == "out"), None)
         try:
-            values = _merged(str(ctx.info_name), typed)
+            values = _merged(str(ctx.info_name), {**typed, "out": typed.get("out") or folder})
             ctx.default_map, sections = _split(values, {str(p.name) for p in self.params} - PLUMBING)
         except LcpruneError as error:
             raise typer.BadParameter(str(error), ctx=ctx) from None

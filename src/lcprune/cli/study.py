@@ -147,7 +147,8 @@ class Study:
         folder = self.run.file("networks", slug(_trial(name, seed)))
         epochs: list[dict[str, Any]] = []
         if self.recipe is not None and self.dataset is not None:
-            epochs = self.tune(model, folder / "tuning", name, seed)
+            rows = self.tune(model, folder / "tuning", name, seed)
+            epochs = [{**entry, "method": method, "limit": limit} for entry in rows]
             row.update(self._judge(model, ""))
         lcprune.save(folder, model, plan)
         # The row goes last: it says that this network is complete.

@@ -45,7 +45,7 @@ def _frontier(records: Records, resource: str, words: str) -> Figure | None:
         x=alt.X(
             "size:Q",
             title=f"{words} (millions)",
-            axis=alt.Axis(tickCount=6),
+            axis=alt.Axis(tickCount=5),
             scale=alt.Scale(zero=False, nice=True, padding=14),
         ),
         y=alt.Y("accuracy:Q", title="accuracy (%)", scale=alt.Scale(zero=False, nice=True, padding=10)),
@@ -106,13 +106,11 @@ def before_after(records: Records) -> Figure | None:
             alt.Tooltip("after:Q", format=".2f", title="after tuning (%)"),
         ],
     )
-    scale = alt.Scale(zero=False, nice=True, padding=8)
+    scale = alt.Scale(zero=False, nice=False, padding=8)
     link = base.mark_rule(strokeWidth=4, opacity=0.35).encode(
         x=alt.X("before:Q", title="accuracy (%)", scale=scale), x2="after:Q", color=colour
     )
-    before = base.mark_point(filled=False, size=95, strokeWidth=2, opacity=1).encode(
-        x="before:Q", color=colour
-    )
+    before = base.mark_point(filled=False, size=95, strokeWidth=2, opacity=1).encode(x="before:Q", color=colour)
     after = base.mark_point(filled=True, size=105, opacity=1).encode(x="after:Q", color=colour)
     return Figure(
         "before_after",

@@ -62,9 +62,7 @@ def search(records: Records) -> Figure | None:
     networks = list(dict.fromkeys(row["network"] for row in rows))
     # A log axis cannot show zero; the smallest positive value stands for it.
     floor = min((row[k] for row in rows for k in ("difference", "best") if row[k] > 0), default=1e-9)
-    values = [
-        {**row, "difference": max(row["difference"], floor), "best": max(row["best"], floor)} for row in rows
-    ]
+    values = [{**row, "difference": max(row["difference"], floor), "best": max(row["best"], floor)} for row in rows]
     naive = [
         {"network": name, "iteration": 0, "naive": max(row["naive"], floor)}
         for name in networks
@@ -160,9 +158,7 @@ def metric(records: Records) -> Figure | None:
         .properties(width=640 if len(metrics) == 1 else 620 // len(metrics), height=300)
     )
     if len(metrics) > 1:
-        chart = chart.facet(column=alt.Column("metric:N", sort=metrics, title=None)).resolve_scale(
-            x="independent"
-        )
+        chart = chart.facet(column=alt.Column("metric:N", sort=metrics, title=None)).resolve_scale(x="independent")
     return Figure(
         "metric",
         "Metric against true loss difference",
@@ -214,6 +210,4 @@ def _decades(alt: Any, rows: Sequence[Row], name: str) -> Any:
     steps = (1,) if high - low > 2 else (1, 2, 5) if high - low > 1 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     stride = max(1, round((high - low) / 7))
     powers = range(math.floor(low) - 1, math.ceil(high) + 1, stride)
-    return alt.Axis(
-        values=[step * 10.0**power for power in powers for step in steps], format="~g", labelOverlap=False
-    )
+    return alt.Axis(values=[step * 10.0**power for power in powers for step in steps], format="~g", labelOverlap=False)

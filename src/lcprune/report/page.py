@@ -44,9 +44,7 @@ def write_report(
     """
     records = collect(runs, title)
     if records.empty:
-        raise ConfigError(
-            f"nothing to report: {', '.join(str(run.path) for run in runs)} holds no records yet"
-        )
+        raise ConfigError(f"nothing to report: {', '.join(str(run.path) for run in runs)} holds no records yet")
     figures = make_figures(records)
     target = Path(path)
     write_figures(figures, Path(figure_folder) if figure_folder else target.parent / "figures")
@@ -127,8 +125,7 @@ def _facts(results: Sequence[Row]) -> str:
     if not facts:
         return ""
     cards = "".join(
-        f"<div><dt>{name}</dt><dd>{value} <small>{html.escape(note)}</small></dd></div>"
-        for name, value, note in facts
+        f"<div><dt>{name}</dt><dd>{value} <small>{html.escape(note)}</small></dd></div>" for name, value, note in facts
     )
     return f'<dl class="facts">{cards}</dl>'
 
@@ -161,8 +158,7 @@ def _configuration_section(records: Records) -> str:
                 label = f"{run.path.name}/{name}" if len(records.runs) > 1 else name
                 is_open = " open" if name == CONFIG and len(records.runs) == 1 else ""
                 parts.append(
-                    f"<details{is_open}><summary>{html.escape(label)}</summary>"
-                    f"<pre>{html.escape(text)}</pre></details>"
+                    f"<details{is_open}><summary>{html.escape(label)}</summary><pre>{html.escape(text)}</pre></details>"
                 )
     return f'<section id="configuration"><h2>Configuration</h2>{"".join(parts)}</section>'
 

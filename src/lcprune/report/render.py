@@ -49,7 +49,5 @@ def _vl_convert() -> Any:
     try:
         import vl_convert
     except ImportError:
-        raise MissingDependencyError(
-            "figures need altair and vl-convert-python: pip install lcprune"
-        ) from None
+        raise MissingDependencyError("figures need altair and vl-convert-python: pip install lcprune") from None
     return vl_convert

@@ -34,9 +34,7 @@ def markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in [header, *cells]) for i in range(len(header))]
 
     def line(values: Sequence[str]) -> str:
-        padded = [
-            v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(values, widths, strict=True))
-        ]
+        padded = [v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(values, widths, strict=True))]
         return "| " + " | ".join(padded) + " |"
 
     rule = [("-" * w) if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
