@@ -153,6 +153,33 @@ class RollThenGrouped(nn.Module):
         return self.head(F.relu(self.grouped(torch.roll(F.relu(self.conv(x)), 2, 1))))
 
 
+@enter(prunable=("conv",), frozen=("head",))
+class GroupedThenRoll(nn.Module):
+    """Units of two channels that a roll carries past one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.grouped = nn.Conv2d(8, 6, 1, groups=2)
+        self.head = nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.roll(F.relu(self.grouped(F.relu(self.conv(x)))), 2, 1))
+
+
+@enter(frozen=("head",))
+class RepeatThenRoll(nn.Module):
+    """Two copies of each channel: a roll by one parts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.head = nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.roll(F.relu(self.conv(x)).repeat_interleave(2, 1), 1, 1))
+
+
 @enter(frozen=("head",), mixing=("conv",))
 class RollThenGroupNorm(nn.Module):
     def __init__(self) -> None:
