@@ -6,7 +6,8 @@
 
 Every list's first entry is the base; the others are measured one at a time against it. Variants:
 
-    slice      a physically smaller network per candidate, batch norm folded (the default on a CPU)
+    slice      a physically smaller network per candidate, batch norm folded, channels last (the default on a
+               CPU); slice+nchw without the last
     zero       one persistent folded copy, weights silenced in place, CUDA graph (the default on a GPU)
     zero+...   options of it, joined by "+": cl (channels last), bench (cuDNN times its algorithms first),
                fuse (convolution, addition and ReLU in one kernel), eager (no CUDA graph), bn (not folded)
@@ -99,7 +100,8 @@ def make(variant: str, precision: str, graph: Any, batches: list[Batch]) -> Eval
     if name == "mask":
         return Mask(graph, batches, cross_entropy)
     if name == "slice":
-        return SlicingEvaluator(graph, batches, cross_entropy, channels_last="cl" in options)
+        last = "nchw" not in options and batches[0].inputs.device.type == "cpu"
+        return SlicingEvaluator(graph, batches, cross_entropy, channels_last=last)
     return ZeroingEvaluator(
         graph,
         batches,

@@ -157,7 +157,11 @@ class ZeroingEvaluator(Evaluator):
             return mean_loss(self.forward, self._inputs, self.loss_fn)
 
         try:
-            with arithmetic(self.precision, self.benchmark), torch.inference_mode():
+            with (
+                torch.cuda.device(self.device),
+                arithmetic(self.precision, self.benchmark),
+                torch.inference_mode(),
+            ):
                 stream = torch.cuda.Stream(self.device)
                 stream.wait_stream(torch.cuda.current_stream(self.device))
                 with torch.cuda.stream(stream):  # libraries allocate and choose algorithms before the capture
