@@ -71,9 +71,7 @@ def export(
     with torch.no_grad():
         expected = network(inputs)
     if not isinstance(expected, Tensor):
-        raise ExportError(
-            f"only networks with one output tensor can be exported, not {type(expected).__name__}"
-        )
+        raise ExportError(f"only networks with one output tensor can be exported, not {type(expected).__name__}")
     target = Path(path)
     write = {"onnx": _onnx, "torch": _torch, "safetensors": _safetensors}[format]
     try:
@@ -109,9 +107,7 @@ def _onnx(network: nn.Module, inputs: Tensor, expected: Tensor, target: Path, pl
             )
         session = onnxruntime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
-        outputs = [
-            torch.from_numpy(session.run(None, {name: part.numpy()})[0]) for part in (inputs, inputs[:1])
-        ]
+        outputs = [torch.from_numpy(session.run(None, {name: part.numpy()})[0]) for part in (inputs, inputs[:1])]
         return _compare("ONNX Runtime", outputs, expected)
 
 
@@ -162,9 +158,7 @@ def _compare(who: str, outputs: list[Any], expected: Tensor) -> float:
             raise ExportError(f"{who} gives outputs of {tuple(output.shape)}, not {tuple(wanted.shape)}")
         error = float((output - wanted).abs().max()) / scale
         if not error <= TOLERANCE:  # NaN fails too
-            raise ExportError(
-                f"{who} differs from PyTorch by {error:.2g} (relative), more than {TOLERANCE:g}"
-            )
+            raise ExportError(f"{who} differs from PyTorch by {error:.2g} (relative), more than {TOLERANCE:g}")
         worst = max(worst, error)
     return worst
 

@@ -82,9 +82,7 @@ class Run:
                     "or choose another folder with --out"
                 )
             if not (folder / CONFIG).is_file():
-                raise ConfigError(
-                    f"{folder} is not a run folder (no {CONFIG}), so --force does not replace it"
-                )
+                raise ConfigError(f"{folder} is not a run folder (no {CONFIG}), so --force does not replace it")
             shutil.rmtree(folder)
         run = cls(folder, command, settings)
         with atomic_write(folder / CONFIG) as temporary:
