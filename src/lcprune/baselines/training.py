@@ -111,12 +111,15 @@ def take_step(
     optimizer: torch.optim.Optimizer,
     loss_fn: Callable[[Any, Any], Tensor],
     penalty: Callable[[], Tensor] | None = None,
+    clip: float | None = None,
 ) -> Tensor:
     """One update; the loss stays on the device."""
     loss = loss_fn(call(model, batch[0]), batch[1])
     whole = loss if penalty is None else loss + penalty()
     optimizer.zero_grad(set_to_none=True)
     whole.backward()
+    if clip is not None:
+        nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip)
     optimizer.step()
     return loss.detach()
 
@@ -127,7 +130,8 @@ def train(
     settings: Training,
     name: str,
     penalty: Callable[[], Tensor] | None = None,
-    after_epoch: Callable[[], None] | None = None,
+    after_epoch: Callable[[], object] | None = None,
+    clip: float | None = None,
 ) -> None:
     """Train a network, in place.
 
@@ -138,6 +142,7 @@ def train(
         name: of this training, unique in the task; also of its checkpoint.
         penalty: added to the loss at each step.
         after_epoch: called after each epoch; may change weights in place.
+        clip: longest gradient, over all weights together.
     """
     feed = Feed(task, settings.batch_size)
     optimizer = optimizer_of(model, settings)
@@ -153,7 +158,7 @@ def train(
                 passed = (epoch + step / feed.steps) / settings.epochs
                 for group in optimizer.param_groups:
                     group["lr"] = settings.lr * 0.5 * (1 + math.cos(math.pi * passed))
-                losses.append(take_step(model, batch, optimizer, task.loss_fn, penalty))
+                losses.append(take_step(model, batch, optimizer, task.loss_fn, penalty, clip))
             loss = float(torch.stack(losses).mean())
             if not math.isfinite(loss):
                 raise TuneError(f"{name}: the loss is {loss} in epoch {epoch + 1}; a lower lr may help")
