@@ -23,6 +23,7 @@ from lcprune.cli.networks import (
 )
 from lcprune.cli.show import listen
 from lcprune.cli.study import Study, check_names, check_reachable, label, make_options, make_recipe, make_search, trace
+from lcprune.pareto import METHODS as FRONTIER_METHODS
 
 logger = logging.getLogger("lcprune")
 
@@ -160,6 +161,11 @@ def pareto(
       lcprune pareto resnet56 --weights resnet56.safetensors --data cifar10:PATH --learn each
     """
     check_names(methods, metric)
+    if learn not in ("tightest", "each"):
+        raise UsageError(f"--learn {learn}: choose 'tightest' or 'each'")
+    strange = [method for method in methods if method not in FRONTIER_METHODS]
+    if strange:
+        raise UsageError(f"a frontier has the methods {', '.join(FRONTIER_METHODS)}, not {', '.join(strange)}")
     search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     listen(quiet)
     where = pick_device(device)
