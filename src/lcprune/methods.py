@@ -11,12 +11,12 @@ import difflib
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any, TypeVar
 
 from lcprune.errors import ConfigError
-from lcprune.evaluate import Evaluator, ZeroingEvaluator, make_evaluator
+from lcprune.evaluate import Evaluator, ZeroingEvaluator
 from lcprune.search import Found, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.task import Choice, Kept, Task
@@ -188,8 +188,8 @@ def _precise(task: Task) -> Callable[[Kept], float] | None:
 
     def difference(kept: Kept) -> float:
         if not made:
-            search = replace(task.search, precision="fp32")
-            exact = make_evaluator(task.graph, task.need_samples(), task.loss_fn, search)
+            # Not captured: for a handful of selections that would take longer than it saves.
+            exact = ZeroingEvaluator(task.graph, rough.batches, task.loss_fn, capture=False)
             made.append((exact, exact.full_loss()))
         evaluator, full_loss = made[0]
         return objective(full_loss, evaluator.loss(kept))
