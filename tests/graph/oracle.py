@@ -146,27 +146,29 @@ def removed_rows(model: nn.Module, graph: Any, kept: Kept) -> dict[WeightKey, Te
     return masks
 
 
-def zeroed_copy(model: nn.Module, fresh: nn.Module, graph: Any, kept: Kept) -> nn.Module:
-    """`fresh` with `model`'s weights, the rows and riders of every removed unit set to zero."""
-    fresh.load_state_dict(model.state_dict())
-    tensors = dict(fresh.named_parameters(remove_duplicate=False))
-    tensors.update(fresh.named_buffers(remove_duplicate=False))
-    with torch.no_grad():
-        for group in graph.groups:
-            gone = np.setdiff1d(np.arange(group.size), np.asarray(kept.get(group.name, range(group.size))))
-            for member in group.members:
-                if member.role in ("out", "along"):
-                    positions = torch.as_tensor(member.index[gone].reshape(-1))
-                    tensors[member.weight].index_fill_(member.dim, positions, 0.0)
-    return fresh
-
-
 def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
     """Convolution and linear multiply-adds of one sample, by the counter of torch."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(*inputs)
     counts = counter.get_flop_counts()["Global"]
     return sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) / 2 / len(inputs[0])
+
+
+def counted_activations(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
+    """Elements that convolution and linear calls write for one sample."""
+
+    class Outputs(TorchFunctionMode):
+        total = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if func in _LAYERS:
+                self.total += out.numel()
+            return out
+
+    with torch.no_grad(), Outputs() as outputs:
+        model(*inputs)
+    return outputs.total / len(inputs[0])
 
 
 def counted_params(model: nn.Module) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle import counted_macs, counted_params, silenced_outputs, worst_difference
+from oracle import counted_activations, counted_macs, counted_params, silenced_outputs, worst_difference
 from selections import KINDS, group_of, pruned, select, traced, wrong_attributes
 from torch.utils._pytree import tree_leaves
 from zoo import ZOO
@@ -123,6 +123,23 @@ def test_costs_are_exact(name: str, kind: str) -> None:
     assert graph.params == counted_params(model)
     assert plan.macs == counted_macs(smaller, inputs)
     assert plan.params == counted_params(smaller)
+
+
+@every_entry
+def test_cost_is_a_function_of_kept_counts(name: str) -> None:
+    """One candidate or many, exact in MACs, parameters and activations."""
+    model, inputs, graph = traced(name)
+    kept, plan, smaller = pruned(name, "random")
+    sizes = [group.size for group in graph.groups]
+    counts = [len(kept[group.name]) for group in graph.groups]
+    assert graph.cost.names == tuple(group.name for group in graph.groups)
+    assert graph.cost.sizes.tolist() == sizes
+    many = [sizes, counts]
+    assert list(graph.cost.macs(many)) == [graph.macs, plan.macs]
+    assert list(graph.cost.params(many)) == [graph.params, plan.params]
+    assert graph.cost.macs(counts) == plan.macs
+    expected = [counted_activations(model, inputs), counted_activations(smaller, inputs)]
+    assert list(graph.cost.activations(many)) == expected
 
 
 @every_entry
