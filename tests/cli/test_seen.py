@@ -1,0 +1,100 @@
+"""What a person sees: help, tables, trees, lists; and the demo, made small."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lcprune.cli import demo
+from lcprune.runs import Run
+
+COMMANDS = ["demo", "inspect", "train", "prune", "pareto", "tune", "evaluate", "latency", "export", "report", "compare"]
+
+
+def test_help_lists_every_command(lcprune):
+    said = lcprune("--help")
+    assert said.code == 0
+    assert all(command in said.out for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_examples_in_its_help(lcprune, command):
+    said = lcprune(command, "--help")
+    assert said.code == 0
+    assert "Examples:" in said.out and f"lcprune {command}" in said.out.split("Examples:")[1]
+
+
+def test_python_m_lcprune_is_the_same_program():
+    done = subprocess.run([sys.executable, "-m", "lcprune", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.startswith("lcprune ")) == (0, True), done.stderr
+    done = subprocess.run([sys.executable, "-m", "lcprune", "nonsense"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+
+
+def test_the_shell_can_complete_commands():
+    asked = {"COMP_WORDS": "lcprune exp", "COMP_CWORD": "1", "_LCPRUNE_COMPLETE": "complete_bash"}
+    done = subprocess.run(
+        [sys.executable, "-m", "lcprune"], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["export"]
+
+
+def test_inspect_shows_layers_groups_and_what_is_frozen(lcprune):
+    said = lcprune("inspect", "resnet20")
+    assert said.code == 0
+    for words in ("40.55 M MACs", "layer1.0.conv1", "Groups that can be pruned", "What stays as it is", "linear"):
+        assert words in said.out
+    tree = lcprune("inspect", "resnet20", "--tree", "--explain").out
+    assert "├── conv1 Conv2d" in tree and "BasicBlock" in tree
+
+
+def test_inspect_for_machines_agrees_with_itself(lcprune):
+    seen = lcprune("inspect", "resnet20", "--json").json
+    assert (seen["macs"], seen["params"]) == (40551040, 269722)
+    assert sum(layer["macs"] for layer in seen["layers"].values()) == seen["macs"]
+    assert sum(layer["params"] for layer in seen["layers"].values()) == seen["params"]
+    assert seen["groups"] and all(group["size"] > 0 and group["members"] for group in seen["groups"])
+    assert "linear" in seen["frozen"]
+
+
+def test_inspect_leaves_ignored_layers_alone(lcprune):
+    names = [group["name"] for group in lcprune("inspect", "resnet20", "--ignore", "layer1.*", "--json").json["groups"]]
+    assert names and not any(name.startswith("layer1.") for name in names)
+
+
+def test_methods_are_listed(lcprune):
+    assert "Layer-compensated pruning" in lcprune("methods").out
+    listed = lcprune("methods", "--json").json
+    assert {"lcp", "naive", "uniform"} <= set(listed["methods"]) and "l2" in listed["metrics"]
+
+
+def test_latency_is_a_table(lcprune):
+    said = lcprune("latency", "digits_resnet", "--batch-sizes", "1", "--device", "cpu", "-q")
+    assert said.code == 0 and "batch 1 (ms)" in said.out
+
+
+def test_the_demo_goes_the_whole_way_and_goes_on(lcprune, monkeypatch):
+    monkeypatch.setattr(demo, "TRAINING", {**demo.TRAINING, "epochs": 2})
+    monkeypatch.setattr(demo, "TUNING", {**demo.TUNING, "epochs": 1})
+    monkeypatch.setattr(demo, "SEARCH", {"pool": 4, "iterations": 4, "images": 128})
+    said = lcprune("demo")
+    assert said.code == 0, said.err
+    rows = Run.open("runs/demo").records("results")
+    assert [row["network"] for row in rows] == [
+        "original", "uniform 50 %", "naive 50 %", "lcp 50 %", "uniform 25 %", "naive 25 %", "lcp 25 %",
+    ]  # fmt: skip
+    for row in rows[1:]:
+        assert row["macs_share"] <= row["limit"] and row["latency_ms"] > 0
+        assert row["accuracy"] is not None and row["accuracy_before"] is not None
+    for words in ("before tuning (%)", "MACs (M)", "parameters (M)", "latency (ms)", "runs/demo/report.html"):
+        assert words in said.out
+    page = Path("runs/demo/report.html").read_text(encoding="utf-8")
+    for figure in ("frontier_macs", "before_after", "schedule", "search", "metric", "latency", "training"):
+        assert f'id="figure-{figure}"' in page
+    assert lcprune("demo").code == 2  # nothing is overwritten without being asked
+    assert lcprune("demo", "--resume").code == 0
+    assert Run.open("runs/demo").records("results") == rows
