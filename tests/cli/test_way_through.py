@@ -77,6 +77,9 @@ def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, quick
     assert "±" in (tmp_path / "cmp/tables/results.md").read_text()
     assert r"$\pm$" in (tmp_path / "cmp/tables/results.tex").read_text()
     assert len((tmp_path / "cmp/tables/results.csv").read_text().splitlines()) == 1 + 1 + 4
+    before = Run.open("cmp").records("results")
+    assert lcprune("compare", "--out", "cmp", "--resume", "--no-report", "-q").code == 0
+    assert Run.open("cmp").records("results") == before
 
 
 def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
@@ -87,6 +90,9 @@ def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
     for name in ("lcp", "naive", "uniform"):
         assert rows[f"{name} 40 %"]["macs_share"] <= 0.4 < rows[f"{name} 60 %"]["macs_share"] <= 0.6
     assert {row["network"] for row in Run.open("front").records("search")} == {"lcp 40 %"}
+    again = lcprune("pareto", "--out", "front", "--resume", "--no-report", "--json", "-q")
+    assert again.code == 0, again.err
+    assert again.json["results"] == said.json["results"]
 
 
 def test_report_from_several_runs_names_them(lcprune, trained, quick, tmp_path):

@@ -134,7 +134,7 @@ def metric(records: Records) -> Figure | None:
                 "score:Q",
                 scale=alt.Scale(type="log", nice=False, padding=8),
                 title="metric",
-                axis=alt.Axis(tickCount=3, format="~g", grid=False),
+                axis=alt.Axis(tickCount=3, format="~g", grid=False, labelOverlap="greedy", labelSeparation=8),
             ),
             y=alt.Y(
                 "difference:Q",
