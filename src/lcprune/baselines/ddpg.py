@@ -62,8 +62,8 @@ class Agent:
             self.actor = _network(features, hidden, nn.Sigmoid())
             self.critic = _network(features + 1, hidden, nn.Identity())
         self.actor_target, self.critic_target = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
-        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), actor_lr)
-        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), critic_lr)
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), actor_lr, fused=True)
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), critic_lr, fused=True)
         self.rng = np.random.default_rng(seed)
         self.batch, self.tau, self.discount = batch, tau, discount
         self.states, self.afters = np.zeros((memory, features)), np.zeros((memory, features))
