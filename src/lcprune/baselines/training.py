@@ -24,6 +24,7 @@ from lcprune.evaluate import collate
 from lcprune.evaluate.prepare import call
 from lcprune.progress import Progress
 from lcprune.task import Task
+from lcprune.tune import feed as tune_feed
 from lcprune.tune.feed import mix
 
 
@@ -65,24 +66,29 @@ class Feed:
     """
 
     def __init__(self, task: Task, batch_size: int) -> None:
-        self.dataset, self.seed = task.dataset, task.seed
+        self.seed = task.seed
         self.device = next(task.graph.model.parameters()).device
-        if self.dataset is None:
-            samples = task.need_samples()
-            self.whole = collate(samples, len(samples), self.device)[0]
-        self.images = len(self.dataset.train) if self.dataset is not None else self.whole.size
-        self.batch = min(batch_size, self.images)
+        self.source: tune_feed.Feed | None = None
+        if task.dataset is not None:
+            self.source = tune_feed.make_feed(task.dataset, batch_size, True, task.seed, self.device)
+            self.images, self.batch, self.steps = len(task.dataset.train), self.source.batch, self.source.steps
+            return
+        samples = task.need_samples()
+        self.whole = collate(samples, len(samples), self.device)[0]
+        self.images, self.batch = self.whole.size, min(batch_size, self.whole.size)
         self.steps = self.images // self.batch
 
     def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
-        """(inputs, target) batches of one epoch."""
-        seed = mix(self.seed, number)
-        if self.dataset is not None:
-            source = self.dataset.batches("train", self.batch, seed=seed, augment=True, device=self.device)
-            for _, pair in zip(range(self.steps), source, strict=False):
-                yield pair
+        """(inputs, target) batches of one epoch; one epoch at a time."""
+        if self.source is not None:
+            self.source.start(number, 0)
+            for _ in range(self.steps):
+                self.source.advance()
+                yield self.source.fetch()
+                self.source.cursor.add_(1)
             return
-        order = torch.from_numpy(np.random.default_rng(seed).permutation(self.images)).to(self.device)
+        shuffled = np.random.default_rng(mix(self.seed, number)).permutation(self.images)
+        order = torch.from_numpy(shuffled).to(self.device)
         for step in range(self.steps):
             index = order[step * self.batch : (step + 1) * self.batch]
             yield pytree.tree_map(lambda leaf, index=index: leaf[index], (self.whole.inputs, self.whole.target))
