@@ -18,7 +18,8 @@ def test_train_under_torchrun_writes_one_folder_and_one_table(lcprune, tmp_path:
     command = ["train", "digits_resnet", "--data", "digits", "--epochs", "1", "--device", "cpu", "--out", "runs/train"]
     done = subprocess.run(
         [*launch, *command, "--no-report", "-q"],
-        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240, check=False,
+        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("original") == 1
