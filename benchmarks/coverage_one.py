@@ -177,6 +177,7 @@ def _measure(record: dict[str, Any], name: str, kind: str, export_times: bool) -
     start = time.perf_counter()
     graph = lcprune.trace(model, inputs)
     record["trace_s"] = round(time.perf_counter() - start, 2)
+    record["traced_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     record.update(
         groups=len(graph.groups),
         units=sum(group.size for group in graph.groups),
