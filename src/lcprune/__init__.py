@@ -22,8 +22,9 @@ from lcprune.errors import (
     TraceError,
     TuneError,
 )
-from lcprune.framework import PruneResult, prune
+from lcprune.framework import prune
 from lcprune.graph import ChannelGraph, Group, Member, trace
+from lcprune.outcome import PruneResult
 from lcprune.pareto import pareto
 from lcprune.plan import Plan
 from lcprune.search import Search

@@ -41,6 +41,7 @@ class Contraction:
         columns: the dimension that consumes them.
         positions: how often the weight is applied.
         passing: channels among these positions (ECA, token mixing), as atoms along each such axis.
+        written: elements of each produced channel.
     """
 
     module: str
@@ -50,6 +51,7 @@ class Contraction:
     columns: int
     positions: int
     passing: tuple[Atoms, ...] = ()
+    written: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +118,7 @@ class Discover(Run):
         self.reordered = False
         self.classes: Atoms | None = None  # atoms that depend on one another, once worked out
         self.edges: list[tuple[Atoms, Atoms]] = []
+        self.lines: list[tuple[Atoms, Atoms, Atoms]] = []  # ties with the place of the tied atom along the line
         self.frozen: list[tuple[Atoms, str]] = []
         self.contractions: list[Contraction] = []
         self.grids: list[Grid] = []
@@ -145,6 +148,7 @@ class Discover(Run):
             if layer.shape[dim] > 1:
                 first = layer.narrow(dim, 0, 1)
                 self._edge(first.expand_as(layer), layer)
+                self.lines.append(tied(layer, dim))
                 layer = first
         return layer
 
@@ -188,6 +192,7 @@ class Discover(Run):
         dims: tuple[int, int],
         positions: int,
         passing: Sequence[Tensor] = (),
+        written: int | None = None,
     ) -> None:
         along = tuple(_numpy(layer) for layer in passing if layer.numel() > 1)
         axes = {}
@@ -195,7 +200,9 @@ class Discover(Run):
             own = varying(layer)
             if len(own) == 1:
                 axes[next(iter(own))] = _numpy(layer)
-        self.contractions.append(Contraction(self.module, tuple(shape), axes, *dims, positions, along))
+        self.contractions.append(
+            Contraction(self.module, tuple(shape), axes, *dims, positions, along, written or positions)
+        )
 
     def use_groups(self, layer: Tensor) -> None:
         self.group_uses.append((self.module, _numpy(layer)))
@@ -230,6 +237,13 @@ class Discover(Run):
             if len(starts) > 1 and starts == tiles and all(part.shape[dim] == length for part in parts.values()):
                 stacked = torch.stack([parts[start] for start in starts])
                 self.grids.append(Grid(module, stacked.numpy().copy(), 1))
+
+
+def tied(layer: Tensor, dim: int) -> tuple[Atoms, Atoms, Atoms]:
+    """For every atom: the first of its line along `dim`, itself, and its place on the line."""
+    shape = [-1 if d == dim else 1 for d in range(layer.ndim)]
+    place = torch.arange(layer.shape[dim]).reshape(shape).expand_as(layer)
+    return _numpy(layer.narrow(dim, 0, 1).expand_as(layer)), _numpy(layer), _numpy(place)
 
 
 def _numpy(layer: Tensor) -> Atoms:

@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
-from lcprune.graph.discover import Atoms, Discover, WeightAxis
+from lcprune.graph.discover import Atoms, Discover, WeightAxis, tied
 from lcprune.graph.labels import Labels
 from lcprune.graph.run import Run
 
 Order = dict[tuple[str, int], Atoms]
+
+_LONGEST_LINE = 1 << 16
 
 
 class Mismatch(Exception):
@@ -48,19 +51,25 @@ class Pairs:
         a = np.concatenate([edge[0] for edge in discovered.edges] or [np.empty(0, np.int64)])
         b = np.concatenate([edge[1] for edge in discovered.edges] or [np.empty(0, np.int64)])
         self.keys = np.unique(self._key(a, b))
+        lines = [self._line_key(*line) for line in discovered.lines]
+        self.line_keys = np.unique(np.concatenate(lines or [np.empty(0, np.int64)]))
         self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
         self._by_axis: dict[tuple[str, int], dict[int, list[int]]] = {}
 
     def _key(self, a: Atoms, b: Atoms) -> Atoms:
-        a, b = np.maximum(a, -1) + 1, np.maximum(b, -1) + 1
-        return np.minimum(a, b) * self.count + np.maximum(a, b)
+        return (np.maximum(a, -1) + 1) * self.count + np.maximum(b, -1) + 1
+
+    def _line_key(self, first: Atoms, own: Atoms, place: Atoms) -> Atoms:
+        return self._key(first, own) * _LONGEST_LINE + np.minimum(place, _LONGEST_LINE - 1)
+
+    def tied(self, first: Atoms, own: Atoms, place: Atoms) -> bool:
+        """Whether each atom was tied to the same first one, at the same place (the same group of a convolution)."""
+        known = _among(self._line_key(first, own, place), self.line_keys)
+        return bool((known | (first < 0) | (own < 0)).all())
 
     def met(self, a: Atoms, b: Atoms, strict: bool = False) -> bool:
         """Whether each pair met before; unless `strict`, a phantom (padding) may meet anyone."""
-        keys = self._key(a, b)
-        place = np.minimum(np.searchsorted(self.keys, keys), max(len(self.keys) - 1, 0))
-        known = self.keys[place] == keys if len(self.keys) else np.zeros(len(keys), bool)
-        known = known | (a == b)
+        known = _among(self._key(a, b), self.keys) | (a == b)
         return bool((known if strict else known | (a < 0) | (b < 0)).all())
 
     def partners(self, axis: WeightAxis) -> dict[int, list[int]]:
@@ -157,11 +166,18 @@ class Replay(Run):
     def tie(self, layer: Tensor, dims: Sequence[int]) -> Tensor:
         for dim in dims:
             if layer.shape[dim] > 1:
-                first = layer.narrow(dim, 0, 1)
-                if not self.pairs.met(_flat(first.expand_as(layer)), _flat(layer)):
+                if not self.pairs.tied(*tied(layer, dim)):
                     raise Mismatch("channels would be tied that were not tied before", _flat(layer))
-                layer = first
+                layer = layer.narrow(dim, 0, 1)
         return layer
+
+
+def _among(keys: Atoms, known: Atoms) -> NDArray[np.bool_]:
+    """Which keys are in the sorted array `known`."""
+    if not len(known):
+        return np.zeros(len(keys), bool)
+    found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
+    return found
 
 
 class _AxisFinder:

@@ -96,6 +96,7 @@ class Run(TorchDispatchMode):
         dims: tuple[int, int],
         positions: int,
         passing: Sequence[Tensor] = (),
+        written: int | None = None,
     ) -> None:
         """A convolution or linear layer was applied.
 
@@ -105,6 +106,7 @@ class Run(TorchDispatchMode):
             dims: the dimensions that produce and that consume channels.
             positions: how often the weight is applied to one input position, for the whole batch.
             passing: layers of the input along which it is applied, if channels lie there.
+            written: how many elements of each produced channel are written, if not `positions`.
         """
 
     def use_groups(self, layer: Tensor) -> None:

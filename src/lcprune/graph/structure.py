@@ -139,25 +139,54 @@ class Structure:
         Raises:
             TrialError: if there is none, or the cut network does not run.
         """
-        wider = self._widen(kept)
+        groups, last = self.units.groups, None
+        single = {g for g, own in enumerate(kept) if len(own) == 1 and groups[g].size > 2}
+        lone = self._lone(self.keeps(kept))
+        for widened in (lone, *(lone | {group} for group in sorted(single - lone)), lone | single):
+            try:
+                return self._order_with(kept, lone, widened, ties)
+            except TrialError as failure:
+                last = last or failure
+            if not single - lone:
+                break
+        assert last is not None
+        raise last
+
+    def _lone(self, keeps: NDArray[np.bool_]) -> set[int]:
+        """Groups that leave a single channel on an axis of some weight."""
+        found: set[int] = set()
+        for axis in self.axes:
+            atoms = slice(axis.start, axis.start + axis.length)
+            if int(keeps[atoms].sum()) == 1:
+                found |= set(self.units.group_of[atoms].tolist()) - {-1}
+        return found
+
+    def _order_with(
+        self,
+        kept: Sequence[NDArray[np.int64]],
+        lone: set[int],
+        widened: set[int],
+        ties: Sequence[AttributeTie] | None,
+    ) -> Order:
+        """Replay with one more unit in some groups, then take it away again."""
+        wider = list(kept)
+        for group in widened:
+            rest = np.setdiff1d(np.arange(self.units.groups[group].size), kept[group])
+            wider[group] = np.sort(np.append(kept[group], rest[:1]))
         order = self._replay(self.keeps(wider), ties)
-        if wider is kept:
+        if not widened:
             return order
         keeps = self.keeps(kept)
-        order = {key: atoms[keeps[atoms]] for key, atoms in order.items()}
+        for axis in self.axes:
+            atoms = order[axis.weight, axis.dim]
+            own = set(self.units.group_of[atoms].tolist())
+            # Which of several channels comes first may depend on the unit that is taken away again.
+            if own & widened - lone and not (np.diff(atoms) > 0).all():
+                raise TrialError("one unit alone cannot be put in order", 0, [axis.weight.rpartition(".")[0]], atoms)
+            order[axis.weight, axis.dim] = atoms[keeps[atoms]]
         with cut_in_place(self.skeleton, self.cuts(order), self.changes(keeps, ties)):
             self._check(Run(self.skeleton, {}))
         return order
-
-    def _widen(self, kept: Sequence[NDArray[np.int64]]) -> Sequence[NDArray[np.int64]]:
-        """One more unit for the groups that keep a single one."""
-        if all(len(own) > 1 for own in kept):
-            return kept
-        wider = []
-        for group, own in zip(self.units.groups, kept, strict=True):
-            rest = np.setdiff1d(np.arange(group.size), own)[: 1 if len(own) == 1 else 0]
-            wider.append(np.sort(np.append(own, rest)))
-        return wider
 
     def _replay(self, keeps: NDArray[np.bool_], ties: Sequence[AttributeTie] | None) -> Order:
         order = self.natural_order(keeps)

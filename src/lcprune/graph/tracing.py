@@ -148,16 +148,16 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
                 axes[dim] = units.axis(contraction.axes[dim])
             else:
                 fixed *= length
-        positions = contraction.positions
+        positions, written = contraction.positions, contraction.written
         # Among the positions, only channels that can go make a difference.
         moving = [atoms for atoms in contraction.passing if (units.group_of[units.position(atoms)] >= 0).any()]
         for atoms in moving:
-            positions //= len(atoms)
+            positions, written = positions // len(atoms), written // len(atoms)
         passing = tuple(units.axis(atoms) for atoms in moving)
         macs.append(Term(positions * fixed / batch, (*axes.values(), *passing)))
         rows = axes.get(contraction.rows)
         size = 1 if rows is not None else contraction.shape[contraction.rows]
-        activations.append(Term(positions * size / batch, (*(() if rows is None else (rows,)), *passing)))
+        activations.append(Term(written * size / batch, (*(() if rows is None else (rows,)), *passing)))
     by_weight: dict[str, dict[int, Any]] = {}
     for axis in structure.axes:
         by_weight.setdefault(axis.weight, {})[axis.dim] = units.axis(np.arange(axis.start, axis.start + axis.length))

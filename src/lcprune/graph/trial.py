@@ -71,7 +71,8 @@ class Trials:
             if only is not None and position not in only:
                 kept.append(np.arange(group.size))
                 continue
-            count = int(self.random.integers(1, group.size))
+            # One unit alone says little about order (see Structure.order), so two stay where there are three.
+            count = int(self.random.integers(min(2, group.size - 1), group.size))
             kept.append(np.sort(self.random.choice(group.size, count, replace=False)))
         return kept
 

@@ -60,7 +60,8 @@ def convolution(run: Run, call: Call, out: Any) -> Outcome:
     positions = counted.numel() // max(counted.shape[1], 1)
     # A depthwise weight produces along its first dimension, transposed or not.
     swapped = transposed and not (groups > 1 and per_group == 1)
-    run.contraction(labels_w, weight.shape, (1, 0) if swapped else (0, 1), positions, passing)
+    written = out.numel() // max(weight.shape[1 if swapped else 0], 1)
+    run.contraction(labels_w, weight.shape, (1, 0) if swapped else (0, 1), positions, passing, written)
     layers = list(passing)
     if layer is not None:
         layer = layer.reshape([1, -1] + [1] * (out.ndim - 2))
