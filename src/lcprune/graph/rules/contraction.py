@@ -187,7 +187,7 @@ def matmul(run: Run, call: Call, out: Any) -> Outcome:
     inner_a, rest_a = _sides(run, labels_a, ndim - 1)
     inner_b, rest_b = _sides(run, labels_b, ndim - 2)
     _contract_pair(run, inner_a, labels_a, inner_b, labels_b)
-    if labels_a.weight != labels_b.weight:
+    if labels_a.weight or labels_b.weight:  # of two, the second: a linear layer may run on a constant
         weight, labels_w = (b, labels_b) if labels_b.weight else (a, labels_a)
         other = a if labels_b.weight else b
         if ndim == 2:
