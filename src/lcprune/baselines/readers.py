@@ -18,7 +18,7 @@ from lcprune.graph.channel_graph import ChannelGraph, Group
 FloatArray = NDArray[np.float64]
 
 _RIDGE = 1e-4  # of the mean square of the inputs: keeps nearly equal channels from cancelling each other
-_MOST_NUMBERS = 2**25  # in one matrix of contributions; rows beyond are left out
+_MOST_NUMBERS = 2**23  # in one matrix of contributions; rows beyond are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Reader:
         weight = self._weight()
         rows = max(1, min(len(patches), _MOST_NUMBERS // (weight.shape[0] * weight.shape[1])))
         parts = np.einsum("sik,oik->soi", patches[:rows], weight, optimize=True)
-        mine = parts[:, :, self.index].sum(3)
+        mine = parts[:, :, self.index[:, 0]] if self.index.shape[1] == 1 else parts[:, :, self.index].sum(3)
         wanted = self._wanted(patches[:rows], outputs[:rows], weight)
         return mine.reshape(-1, len(self.index)), wanted.reshape(-1)
 

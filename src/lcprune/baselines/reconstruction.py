@@ -22,7 +22,9 @@ from lcprune.task import Choice, Task
 FloatArray = NDArray[np.float64]
 Selector = Callable[[FloatArray, FloatArray, int], NDArray[np.int64]]
 
-_SWEEPS, _HALVINGS = 100, 40
+_SWEEPS, _HALVINGS = 50, 30
+_SETTLED = 1e-4  # of coefficients that are 1 where nothing is penalised
+_NEAR = 1.02  # this many times the wanted units is near enough: the smallest coefficients go
 
 
 @dataclass(frozen=True)
@@ -125,33 +127,33 @@ def lasso(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64
         alive = int((beta != 0).sum())
         if alive >= count:
             low, best = middle, beta.copy()
-            if alive == count:
+            if alive <= _NEAR * count:
                 break
         else:
             high = middle
-    # Ties at the end (units that leave together) go by their coefficient, weighted by what they add.
+    # What is left over goes by its coefficient, weighted by what it adds.
     order = np.argsort(-np.abs(best) * np.sqrt(np.maximum(np.diag(gram), 0)), kind="stable")
     return order[:count]
 
 
 def _descend(gram: FloatArray, product: FloatArray, penalty: float, start: FloatArray) -> FloatArray:
-    """Coordinate descent on b'Gb/2 - b'p + penalty * |b|_1."""
-    beta = start.copy()
+    """Coordinate descent on b'Gb/2 - b'p + penalty * |b|_1, over the units that are on or would come on."""
     diagonal = np.diag(gram)
+    beta = np.where(diagonal > 0, start, 0.0)
     slope = gram @ beta - product
     for _ in range(_SWEEPS):
         largest = 0.0
-        for unit in np.flatnonzero(diagonal > 0):
+        for unit in np.flatnonzero((diagonal > 0) & ((beta != 0) | (np.abs(slope) > penalty))).tolist():
             free = diagonal[unit] * beta[unit] - slope[unit]
             new = np.sign(free) * max(abs(free) - penalty, 0.0) / diagonal[unit]
             change = new - beta[unit]
             if change:
-                slope += change * gram[:, unit]
+                slope += change * gram[unit]
                 beta[unit] = new
                 largest = max(largest, abs(change))
-        if largest < 1e-6:
+        if largest < _SETTLED:
             break
-    return np.where(diagonal > 0, beta, 0.0)
+    return beta
 
 
 def greedy(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
