@@ -12,9 +12,10 @@ from lcprune.cli.command import sections, start_run
 from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
+from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.cli.prune import Report, TrueLoss
 from lcprune.cli.show import listen
-from lcprune.cli.study import Study, check_names, check_reachable, make_options, make_recipe, make_search, trace
+from lcprune.cli.study import Study
 from lcprune.files import atomic_write
 from lcprune.report.tables import csv_text, latex, markdown, result_table
 from lcprune.runs import Run

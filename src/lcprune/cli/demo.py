@@ -19,8 +19,9 @@ from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.latency import record_latency
 from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import Network, need_data, pick_device
+from lcprune.cli.prepare import make_recipe, make_search
 from lcprune.cli.show import listen
-from lcprune.cli.study import ORIGINAL, Study, epoch_rows, make_recipe, make_search
+from lcprune.cli.study import ORIGINAL, Study, epoch_rows
 from lcprune.runs import Run
 from lcprune.search import Search
 

@@ -21,8 +21,9 @@ from lcprune.cli.networks import (
     open_network,
     pick_device,
 )
+from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.cli.show import listen
-from lcprune.cli.study import Study, check_names, check_reachable, label, make_options, make_recipe, make_search, trace
+from lcprune.cli.study import Study, label
 from lcprune.pareto import METHODS as FRONTIER_METHODS
 
 logger = logging.getLogger("lcprune")

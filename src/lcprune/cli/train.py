@@ -9,9 +9,10 @@ from lcprune.cli import options as o
 from lcprune.cli.command import sections, start_run
 from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.networks import describe_source, need_data, open_network, pick_device
+from lcprune.cli.prepare import make_recipe
 from lcprune.cli.prune import Report
 from lcprune.cli.show import listen
-from lcprune.cli.study import ORIGINAL, epoch_rows, judge, make_recipe
+from lcprune.cli.study import ORIGINAL, epoch_rows, judge
 
 
 def train(

@@ -19,9 +19,10 @@ from lcprune.cli.networks import (
     open_network,
     pick_device,
 )
+from lcprune.cli.prepare import make_recipe
 from lcprune.cli.prune import Report
 from lcprune.cli.show import listen, print_json, print_table
-from lcprune.cli.study import ORIGINAL, epoch_rows, judge, make_recipe, save_plain
+from lcprune.cli.study import ORIGINAL, epoch_rows, judge, save_plain
 from lcprune.runs import Run
 
 

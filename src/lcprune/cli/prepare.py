@@ -1,0 +1,102 @@
+"""What is checked and made before a run starts: names, limits, and the settings of search, tuning and methods."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import typer
+
+import lcprune
+from lcprune.cli.command import SECTIONS, UsageError, resolve_section, sections
+from lcprune.cli.networks import Network
+from lcprune.errors import ConfigError, MetricError, SearchError, TuneError
+from lcprune.search import Search
+from lcprune.select import Limits, Ranking
+from lcprune.tune import Recipe
+
+logger = logging.getLogger("lcprune")
+
+
+def trace(network: Network) -> lcprune.ChannelGraph:
+    """Trace a network, and say how long it took."""
+    started = time.perf_counter()
+    graph = lcprune.trace(network.model, network.example)
+    seconds = time.perf_counter() - started
+    logger.info("traced %s: %d groups in %.1f s", network.name, len(graph.groups), seconds)
+    return graph
+
+
+def check_names(methods: Sequence[str], metric: str) -> None:
+    """Refuse unknown methods and metrics before anything is built."""
+    try:
+        for method in methods:
+            lcprune.methods.get(method)
+        lcprune.metrics.get(metric)
+    except (ConfigError, MetricError) as error:
+        raise UsageError(str(error)) from None
+
+
+def check_reachable(
+    graph: lcprune.ChannelGraph,
+    macs: Sequence[float],
+    params: float | None,
+    min_keep: float,
+    multiple_of: int,
+) -> None:
+    """Refuse limits that no choice of units can meet, before a folder is made or an hour is spent.
+
+    Raises:
+        BudgetError: with the smallest that can be reached.
+    """
+    ranking = Ranking([np.zeros(size) for size in graph.cost.sizes], graph.cost, min_keep, multiple_of)
+    if params is not None and not macs:
+        ranking.select(Limits(params=params))
+    for limit in macs:
+        ranking.select(Limits(macs=limit, params=params))
+
+
+def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> Search:
+    """The `[search]` section as settings; all of them go into the run's configuration."""
+    section = {**(defaults or {}), **sections(ctx).get("search", {})}
+    known = {item.name for item in fields(Search)} - {"prepare"}
+    for name in section:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(sorted(known))}"
+            raise UsageError(f"unknown setting 'search.{name}'; {hint}")
+    try:
+        search = Search(**section)
+    except (SearchError, TypeError) as error:
+        raise UsageError(f"search: {error}") from None
+    resolve_section(ctx, "search", {name: getattr(search, name) for name in sorted(known)})
+    return search
+
+
+def make_recipe(name: str, section: Mapping[str, Any], epochs: int | None = None) -> Recipe:
+    """A named recipe with the changes of the `[tune]` section."""
+    from lcprune.tune import recipe
+
+    changes = dict(section) if epochs is None else {**section, "epochs": epochs}
+    try:
+        return recipe(name, **changes)
+    except (TuneError, TypeError) as error:
+        raise UsageError(str(error)) from None
+
+
+def make_options(ctx: typer.Context, methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The sections of methods, e.g. `[amc]`, as settings of their own; wrong ones are refused at once."""
+    found = {name: section for name, section in sections(ctx).items() if name not in SECTIONS}
+    for name, section in found.items():
+        if name not in methods:
+            raise UsageError(f"settings for {name!r}, which is not among the methods {', '.join(methods)}")
+        try:
+            lcprune.methods.get(name).read_options(section)
+        except (ConfigError, TypeError) as error:
+            raise UsageError(f"{name}: {error}") from None
+    return found
