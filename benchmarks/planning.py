@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 import lcprune
 from lcprune import metrics, models
 from lcprune.files import write_json
+from lcprune.search import Space
 from lcprune.select import Limits, Ranking
 
 NETWORKS = {
@@ -65,11 +66,11 @@ def measure(name: str, candidates: int, checked: int) -> dict[str, Any]:
     started = time.perf_counter()
     ranking = Ranking(scores, graph.cost, MIN_KEEP)
     setup = time.perf_counter() - started
-    generator = np.random.default_rng(0)
+    generator, space = np.random.default_rng(0), Space.of(scores)
     rows = []
     for limit in LIMITS:
         limits = Limits(macs=limit)
-        betas = generator.normal(size=(candidates, len(scores))) * ranking.deviation
+        betas = [space.draw(generator) for _ in range(candidates)]
         ranking.select(limits, betas[0])
         ours, busy, plain = [], [], []
         for number, beta in enumerate(betas):
@@ -93,9 +94,7 @@ def measure(name: str, candidates: int, checked: int) -> dict[str, Any]:
                 "ratio": round(slow / median, 1),
             }
         )
-    filters = {
-        (m.weight, m.dim): np.unique(m.index).size for g in graph.groups for m in g.members if m.role == "out"
-    }
+    filters = {(m.weight, m.dim): np.unique(m.index).size for g in graph.groups for m in g.members if m.role == "out"}
     return {
         "network": name,
         "groups": len(graph.groups),
@@ -117,9 +116,7 @@ def processor() -> str:
 
 def main() -> None:
     """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--candidates", type=int, default=100, help="candidates per limit")
     parser.add_argument("--checked", type=int, default=5, help="of these, how many the plain loop plans too")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "planning.json")

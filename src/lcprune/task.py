@@ -45,7 +45,7 @@ class Task:
         progress: show bars.
         records: file for the search's records, or None.
         resume: go on from that file.
-        floors: units of each group that stay, where they do not follow from `min_keep` (later steps of
+        floors: units of each group that stay, where these are more than `min_keep` asks for (later steps of
             Algorithm 1, whose floor is that of the network before the first one).
         options: the method's own settings; None for its defaults.
         dataset: the data set that the images come from, for methods that train; None if there is only `samples`.
@@ -153,19 +153,6 @@ class Choice:
     model: nn.Module | None = None
 
 
-class _Floored(Ranking):
-    """A ranking with a floor of its own for each group."""
-
-    def __init__(self, floors: NDArray[np.int64], *args: Any) -> None:
-        self._own_floors = iter(floors.tolist())
-        super().__init__(*args)
-
-    def _widths(self, size: int) -> NDArray[np.int64]:
-        lowest = self.multiple_of * -(-int(next(self._own_floors)) // self.multiple_of)
-        steps = range((size - 1) // self.multiple_of * self.multiple_of, lowest - 1, -self.multiple_of)
-        return np.array([size, *steps], dtype=np.int64)
-
-
 def make_ranking(
     scores: Sequence[NDArray[np.float64]],
     graph: ChannelGraph,
@@ -173,10 +160,8 @@ def make_ranking(
     multiple_of: int,
     floors: NDArray[np.int64] | None = None,
 ) -> Ranking:
-    """A ranking of the graph's units."""
-    if floors is None:
-        return Ranking(scores, graph.cost, min_keep, multiple_of)
-    return _Floored(floors, scores, graph.cost, min_keep, multiple_of)
+    """A ranking of the graph's units; arguments as for `Ranking`."""
+    return Ranking(scores, graph.cost, min_keep, multiple_of, floors)
 
 
 def weights_fingerprint(model: nn.Module) -> str:

@@ -48,9 +48,7 @@ def cases(draw: st.DrawFn) -> Case:
     other = [Term(1, (axis,)) for axis in axes]
     cost = Cost([f"layer{g}" for g in range(groups)], sizes, terms, other)
     numbers = st.lists(st.floats(-5, 5, width=32), min_size=groups, max_size=groups)
-    latency = Extra(
-        lambda counts: float(np.sqrt(np.asarray(counts, dtype=float)).sum()), draw(st.floats(0.3, 1))
-    )
+    latency = Extra(lambda counts: float(np.sqrt(np.asarray(counts, dtype=float)).sum()), draw(st.floats(0.3, 1)))
     return Case(
         scores,
         cost,

@@ -12,6 +12,7 @@ import pytest
 
 import lcprune
 from lcprune import models
+from lcprune.search import Space
 from lcprune.select import Limits, Ranking
 
 
@@ -23,9 +24,7 @@ def traced(name: str) -> Any:
 @pytest.mark.parametrize("choose", ["select", "uniform"])
 @pytest.mark.parametrize("options", [{}, {"multiple_of": 8}, {"min_keep": 0.3}])
 @pytest.mark.parametrize("limits", [Limits(macs=0.5), Limits(params=0.6), Limits(macs=0.7, params=0.6)])
-def test_the_pruned_network_costs_what_was_promised(
-    choose: str, options: dict[str, Any], limits: Limits
-) -> None:
+def test_the_pruned_network_costs_what_was_promised(choose: str, options: dict[str, Any], limits: Limits) -> None:
     graph = traced("resnet20")
     ranking = Ranking(lcprune.metrics.score(graph, "l2"), graph.cost, **options)
     plan = graph.plan(getattr(ranking, choose)(limits))
@@ -44,10 +43,11 @@ def test_the_pruned_network_costs_what_was_promised(
 @pytest.mark.parametrize(("name", "allowed_ms"), [("resnet56", 2.0), ("mobilenetv2", 10.0)])
 def test_a_candidate_is_planned_in_milliseconds(name: str, allowed_ms: float) -> None:
     graph = traced(name)
-    ranking = Ranking(lcprune.metrics.score(graph, "l2"), graph.cost)
+    scores = lcprune.metrics.score(graph, "l2")
+    ranking, space = Ranking(scores, graph.cost), Space.of(scores)
     generator, times = np.random.default_rng(0), []
     for _ in range(20):
-        beta = generator.normal(size=len(graph.groups)) * ranking.deviation
+        beta = space.draw(generator)
         started = time.thread_time()  # the machine may be busy with other things
         ranking.select(Limits(macs=0.5), beta)
         times.append(1e3 * (time.thread_time() - started))

@@ -52,9 +52,7 @@ def test_no_limit_at_all_is_an_error(cost: Cost, scores: list[np.ndarray]) -> No
 
 
 @pytest.mark.parametrize("limits", [Limits(macs=1), Limits(macs=1e12), Limits(params=1.0, macs=1e12)])
-def test_a_limit_above_the_whole_cost_keeps_everything(
-    cost: Cost, scores: list[np.ndarray], limits: Limits
-) -> None:
+def test_a_limit_above_the_whole_cost_keeps_everything(cost: Cost, scores: list[np.ndarray], limits: Limits) -> None:
     ranking = Ranking(scores, cost)
     assert counts(ranking.select(limits)) == list(SIZES)
     assert counts(ranking.uniform(limits)) == list(SIZES)
@@ -69,9 +67,7 @@ def test_fraction_and_absolute_limit_agree(cost: Cost, scores: list[np.ndarray])
 def test_impossible_names_the_smallest_network(cost: Cost, scores: list[np.ndarray]) -> None:
     smallest = cost.macs([2, 4, 7])
     share = f"{100 * smallest / cost.macs(SIZES):.1f}"
-    wanted = (
-        rf"^macs=0\.002 cannot be met: with min_keep=0\.10 the smallest network has 164 k MACs \({share} %\)$"
-    )
+    wanted = rf"^macs=0\.002 cannot be met: with min_keep=0\.10 the smallest network has 164 k MACs \({share} %\)$"
     with pytest.raises(BudgetError, match=wanted):
         Ranking(scores, cost, min_keep=0.10).select(Limits(macs=0.002))
     assert round(smallest / 1e3) == 164
@@ -79,9 +75,7 @@ def test_impossible_names_the_smallest_network(cost: Cost, scores: list[np.ndarr
 
 def test_impossible_names_multiple_of_and_every_broken_limit(cost: Cost, scores: list[np.ndarray]) -> None:
     ranking = Ranking(scores, cost, min_keep=0.2, multiple_of=8)
-    with pytest.raises(
-        BudgetError, match=r"macs=0\.001 .*min_keep=0\.20 and multiple_of=8.*; params=5 cannot"
-    ) as e:
+    with pytest.raises(BudgetError, match=r"macs=0\.001 .*min_keep=0\.20 and multiple_of=8.*; params=5 cannot") as e:
         ranking.uniform(Limits(macs=0.001, params=5))
     assert "a limit above 1 is absolute, 5 % is params=0.05" in str(e.value)
     assert isinstance(e.value, lcprune.errors.LcpruneError)
@@ -166,9 +160,7 @@ def test_schedule_is_held_against_limits(cost: Cost, scores: list[np.ndarray]) -
         ({"multiple_of": 0}, "multiple_of=0"),
     ],
 )
-def test_bad_options_are_named(
-    cost: Cost, scores: list[np.ndarray], options: dict[str, float], wrong: str
-) -> None:
+def test_bad_options_are_named(cost: Cost, scores: list[np.ndarray], options: dict[str, float], wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         Ranking(scores, cost, **options)  # type: ignore[arg-type]
 
@@ -195,7 +187,3 @@ def test_a_network_without_groups_is_whole_or_impossible() -> None:
     assert ranking.select(Limits(macs=1)) == []
     with pytest.raises(BudgetError, match=r"macs=0\.5 cannot be met.* 1 k MACs \(100\.0 %\)"):
         ranking.select(Limits(macs=0.5))
-
-
-def test_deviation_is_each_groups_own(cost: Cost, scores: list[np.ndarray]) -> None:
-    np.testing.assert_allclose(Ranking(scores, cost).deviation, [s.std() for s in scores])

@@ -109,9 +109,7 @@ class Limits:
             BudgetError: there is no limit at all.
         """
         if not self:
-            raise BudgetError(
-                "no limit was given: say what the network may cost, e.g. macs=0.5 or params=2e5"
-            )
+            raise BudgetError("no limit was given: say what the network may cost, e.g. macs=0.5 or params=2e5")
         bounds = []
         if self.macs is not None:
             bounds.append(_bound("macs", self.macs, cost.macs, None, cost.sizes))

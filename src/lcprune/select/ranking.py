@@ -40,11 +40,9 @@ class Ranking:
         floors: (groups,) higher floors than `min_keep` gives, e.g. those from before an earlier cut.
 
     Attributes:
-        deviation: (groups,) standard deviation of each group's scores, sigma_l of the paper.
         floors: (groups,) the fewest units that each group can keep.
     """
 
-    deviation: NDArray[np.float64]
     floors: Counts
 
     def __init__(
@@ -56,17 +54,12 @@ class Ranking:
         floors: ArrayLike | None = None,
     ) -> None:
         if not 0 <= min_keep <= 1:
-            raise ConfigError(
-                f"min_keep={min_keep} is not a fraction: give one from 0 to 1, e.g. min_keep=0.10"
-            )
+            raise ConfigError(f"min_keep={min_keep} is not a fraction: give one from 0 to 1, e.g. min_keep=0.10")
         if multiple_of < 1 or multiple_of != int(multiple_of):
-            raise ConfigError(
-                f"multiple_of={multiple_of} is not a width: give a whole number from 1 on, e.g. 8"
-            )
+            raise ConfigError(f"multiple_of={multiple_of} is not a width: give a whole number from 1 on, e.g. 8")
         self.cost, self.min_keep, self.multiple_of = cost, float(min_keep), int(multiple_of)
         self.sizes = np.asarray(cost.sizes, dtype=np.int64)
         arrays = _checked(scores, cost.names, self.sizes)
-        self.deviation = np.array([array.std() for array in arrays], dtype=np.float64)
         self._order = [np.argsort(array, kind="stable") for array in arrays]
         widths = [self._widths(int(size)) for size in self.sizes]
         if floors is not None:
@@ -74,13 +67,9 @@ class Ranking:
             widths = [w[(w >= low) | (w == w[0])] for w, low in zip(widths, lowest, strict=True)]
         self.floors = np.array([steps[-1] for steps in widths], dtype=np.int64)
         # Steps of the walk, group after group: which group narrows, at which score, and at which share of it.
-        self._first = np.array(
-            [steps[0] - steps[1] if len(steps) > 1 else 0 for steps in widths], dtype=np.int64
-        )
+        self._first = np.array([steps[0] - steps[1] if len(steps) > 1 else 0 for steps in widths], dtype=np.int64)
         self._group = np.repeat(np.arange(len(widths)), [len(steps) - 1 for steps in widths])
-        self._score = _joined(
-            [a[o[a.size - w[1:] - 1]] for a, o, w in zip(arrays, self._order, widths, strict=True)]
-        )
+        self._score = _joined([a[o[a.size - w[1:] - 1]] for a, o, w in zip(arrays, self._order, widths, strict=True)])
         self._share = _joined([1 - (w[1:] + w[:-1]) / (2 * w[0]) for w in widths])
 
     def select(self, limits: Limits, beta: ArrayLike | None = None, alpha: ArrayLike | None = None) -> Kept:
@@ -107,9 +96,7 @@ class Ranking:
         if alpha is not None:
             factors = self._vector("alpha", alpha)
             if (factors <= 0).any():
-                raise SearchError(
-                    f"alpha has {factors.min():g}: factors must be positive, or a group's order turns"
-                )
+                raise SearchError(f"alpha has {factors.min():g}: factors must be positive, or a group's order turns")
             value = factors[self._group] * value
         if beta is not None:
             value = value + self._vector("beta", beta)[self._group]
@@ -152,9 +139,7 @@ class Ranking:
             counts: how many of them, (groups,).
         """
         numbers = np.asarray(counts, dtype=np.int64)
-        return [
-            np.sort(order[order.size - n :]) for order, n in zip(self._order, numbers.tolist(), strict=True)
-        ]
+        return [np.sort(order[order.size - n :]) for order, n in zip(self._order, numbers.tolist(), strict=True)]
 
     def _cut(self, value: NDArray[np.float64], limits: Limits) -> Counts:
         bounds = limits.bounds(self.cost)
@@ -190,13 +175,9 @@ class Ranking:
     def _vector(self, name: str, given: ArrayLike) -> NDArray[np.float64]:
         vector = np.asarray(given, dtype=np.float64)
         if vector.shape != self.sizes.shape:
-            raise SearchError(
-                f"{name} has shape {vector.shape}: one number per group, {self.sizes.shape}, is wanted"
-            )
+            raise SearchError(f"{name} has shape {vector.shape}: one number per group, {self.sizes.shape}, is wanted")
         if not np.isfinite(vector).all():
-            raise SearchError(
-                f"{name} of group {self.cost.names[int(np.argmin(np.isfinite(vector)))]!r} is not finite"
-            )
+            raise SearchError(f"{name} of group {self.cost.names[int(np.argmin(np.isfinite(vector)))]!r} is not finite")
         return vector
 
     def _under(self) -> str:
@@ -218,9 +199,7 @@ def _checked(scores: Sequence[Any], names: Sequence[str], sizes: Counts) -> list
     arrays = [np.asarray(array, dtype=np.float64) for array in scores]
     for name, array, size in zip(names, arrays, sizes.tolist(), strict=True):
         if array.shape != (size,):
-            raise MetricError(
-                f"scores of group {name!r} have shape {array.shape}: one per unit, ({size},), is wanted"
-            )
+            raise MetricError(f"scores of group {name!r} have shape {array.shape}: one per unit, ({size},), is wanted")
         if not np.isfinite(array).all():
             raise MetricError(f"scores of group {name!r} are not all finite, so they cannot be ranked")
     return arrays

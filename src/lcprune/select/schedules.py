@@ -28,9 +28,7 @@ def match_fractions(fractions: Mapping[str, float], names: Sequence[str]) -> NDA
     """
     for key, fraction in fractions.items():
         if isinstance(fraction, bool) or not 0 <= fraction <= 1:
-            raise ConfigError(
-                f"schedule {key!r}: {fraction!r} is not a fraction; give one from 0 to 1, e.g. 0.5"
-            )
+            raise ConfigError(f"schedule {key!r}: {fraction!r} is not a fraction; give one from 0 to 1, e.g. 0.5")
         if key not in names and not any(fnmatchcase(name, key) for name in names):
             near = difflib.get_close_matches(key, names, n=3, cutoff=0.3) or list(names[:3])
             raise ConfigError(f"schedule {key!r} matches no group; there are e.g. {', '.join(near)}")
