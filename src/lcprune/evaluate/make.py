@@ -32,7 +32,6 @@ def make_evaluator(
     samples: Sequence[tuple[Any, Any]],
     loss_fn: LossFn,
     search: Search,
-    precision: str | None = None,
 ) -> Evaluator:
     """The evaluator that `search` asks for.
 
@@ -41,7 +40,6 @@ def make_evaluator(
         samples: drawn images.
         loss_fn: of an output and a target.
         search: the settings.
-        precision: instead of `search.precision`.
     """
     device = next(graph.model.parameters()).device
     batches = collate(samples, search.batch_size or default_batch_size(graph, len(samples), device), device)
@@ -49,7 +47,7 @@ def make_evaluator(
     zero = search.evaluator == "zero" or (search.evaluator == "auto" and device.type == "cuda")
     if prepare is None and zero and not all(group.name in graph.mixing for group in graph.groups):
         try:
-            return ZeroingEvaluator(graph, batches, loss_fn, precision=precision or search.precision)
+            return ZeroingEvaluator(graph, batches, loss_fn, precision=search.precision)
         except PlanError as error:
             logger.info("candidates are judged as smaller networks: %s", error)
     return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare, channels_last=device.type == "cpu")
