@@ -1,12 +1,23 @@
-"""What every test relies on: one thread, and random numbers that are the same in every run."""
+"""What every test relies on: one thread, the same random numbers in every run, and trained digits networks."""
 
 from __future__ import annotations
 
 import random
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+
+import lcprune
+
+BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
+if BENCHMARKS not in sys.path:
+    sys.path.insert(0, BENCHMARKS)
+
+import digit_networks  # noqa: E402
 
 # The tests run in several processes; with one thread each they do not fight over the cores, and sums come out
 # in the same order everywhere.
@@ -18,3 +29,36 @@ def _same_random_numbers() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (third-party code under test may draw from the global generator)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def digits() -> SimpleNamespace:
+    """Digits as batches: `train`, `held_out`, and an `example` input."""
+    images, labels, held_images, held_labels = digit_networks.digits()
+    return SimpleNamespace(
+        train=digit_networks.batches(images, labels, 64),
+        held_out=digit_networks.batches(held_images, held_labels, 64),
+        example=images[:2],
+        images=images,
+        labels=labels,
+    )
+
+
+@pytest.fixture(scope="session", params=list(digit_networks.NETWORKS))
+def trained(request: pytest.FixtureRequest, digits: SimpleNamespace) -> SimpleNamespace:
+    """Each of the four networks, trained a little, with its graph."""
+    return _train(request.param, digits)
+
+
+@pytest.fixture(scope="session")
+def plain(digits: SimpleNamespace) -> SimpleNamespace:
+    """The plain network alone, for tests in which the kind of network does not matter."""
+    return _train("plain", digits)
+
+
+def _train(name: str, digits: SimpleNamespace) -> SimpleNamespace:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = digit_networks.NETWORKS[name](width=8)
+        digit_networks.train(model, digits.images, digits.labels, epochs=2, seed=0)
+    return SimpleNamespace(name=name, model=model, graph=lcprune.trace(model, digits.example))
