@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lcprune.files import atomic_write
+
+logger = logging.getLogger("lcprune")
 
 
 class MetricsLog:
@@ -48,6 +51,9 @@ class MetricsLog:
 def _tensorboard(folder: Path, purge: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
-    except Exception:  # missing or broken in one of many ways; the JSON lines hold the same
+    except ImportError:
+        return None  # not installed: the JSON lines hold the same
+    except Exception as error:  # installed, but its own dependencies do not fit together
+        logger.warning("nothing is written for TensorBoard, whose import fails: %s", error)
         return None
     return SummaryWriter(str(folder), purge_step=purge)  # type: ignore[no-untyped-call]

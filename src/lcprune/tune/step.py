@@ -129,8 +129,7 @@ class Stepper:
     def _capture(self) -> None:
         with self._untouched():
             self.feed.start(0, 0)
-            with contextlib.suppress(StopIteration):
-                self.feed.advance()
+            self.feed.advance()
             stream = torch.cuda.Stream(self.device)
             stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(stream):
