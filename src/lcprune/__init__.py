@@ -5,7 +5,7 @@ result = lcprune.prune(model, example_inputs, macs=0.5, data=batches)
 result.model, result.plan
 """
 
-from lcprune import baselines, methods, metrics
+from lcprune import baselines, data, latency, methods, metrics, models, tune
 from lcprune.cost import Cost
 from lcprune.errors import (
     BudgetError,
@@ -56,12 +56,16 @@ __all__ = [
     "TuneError",
     "Verification",
     "baselines",
+    "data",
+    "latency",
     "load",
     "methods",
     "metrics",
+    "models",
     "pareto",
     "prune",
     "save",
     "trace",
+    "tune",
     "verify",
 ]
