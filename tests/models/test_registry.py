@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from lcprune import models
+from lcprune import models, vision
 from lcprune.errors import MissingDependencyError, ModelError
 
 
@@ -95,7 +95,6 @@ def test_damaged_or_missing_weights(tmp_path: Path) -> None:
 
 
 def test_networks_of_torchvision_and_timm() -> None:
-    vision = pytest.importorskip("lcprune.vision")
     try:
         vision.import_timm()
     except MissingDependencyError:
