@@ -41,9 +41,7 @@ def synthetic(images: int = 10_000) -> data.Dataset:
     return data.from_arrays("synthetic", arrays, num_classes=10)
 
 
-def ours(
-    name: str, dataset: data.Dataset, recipe: tune.Recipe, device: torch.device
-) -> Callable[[int], None]:
+def ours(name: str, dataset: data.Dataset, recipe: tune.Recipe, device: torch.device) -> Callable[[int], None]:
     """A function that runs so many steps of lcprune's loop."""
     layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
     model = models.build(name).to(device=device, memory_format=layout).train()
@@ -64,9 +62,7 @@ def ours(
     return run
 
 
-def plain(
-    name: str, dataset: data.Dataset, recipe: tune.Recipe, device: torch.device
-) -> Callable[[int], None]:
+def plain(name: str, dataset: data.Dataset, recipe: tune.Recipe, device: torch.device) -> Callable[[int], None]:
     """A function that runs so many steps of a loop written by hand."""
     model = models.build(name).to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, nesterov=True)
@@ -125,9 +121,7 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--networks", nargs="+", default=["resnet56", "vgg16", "mobilenetv2"])
     parser.add_argument("--batch", type=int, default=128)
@@ -142,9 +136,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True  # for both loops
     dataset = synthetic()
     report: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else platform.processor() or "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "batch": arguments.batch,

@@ -30,9 +30,7 @@ def write(folder: Path, arrays: dict[str, np.ndarray], kind: str) -> Path:
         return folder / "cifar10.npz"
     inside = folder / ("cifar-10-batches-py" if kind == "python" else "cifar-10-batches-bin")
     inside.mkdir()
-    batches = {f"data_batch_{i + 1}": slice(20 * i, 20 * i + 20) for i in range(5)} | {
-        "test_batch": slice(0, 20)
-    }
+    batches = {f"data_batch_{i + 1}": slice(20 * i, 20 * i + 20) for i in range(5)} | {"test_batch": slice(0, 20)}
     for name, part in batches.items():
         source = "test" if name == "test_batch" else "train"
         rows = arrays[f"x_{source}"][part].transpose(0, 3, 1, 2).reshape(20, -1)
@@ -85,9 +83,7 @@ def test_a_missing_batch_is_named(tmp_path: Path, arrays: dict[str, np.ndarray])
         ("y_test", np.full(20, 10, np.uint8), "labels from 10 to 10"),
     ],
 )
-def test_wrong_shapes(
-    tmp_path: Path, arrays: dict[str, np.ndarray], key: str, wrong: np.ndarray, message: str
-) -> None:
+def test_wrong_shapes(tmp_path: Path, arrays: dict[str, np.ndarray], key: str, wrong: np.ndarray, message: str) -> None:
     with pytest.raises(DataError, match=message):
         data.load(f"cifar10:{write(tmp_path, arrays | {key: wrong}, 'npz')}")
 
@@ -98,9 +94,7 @@ def test_code_in_a_batch_is_not_run(tmp_path: Path, arrays: dict[str, np.ndarray
             return (os.mkdir, (str(tmp_path / "ran"),))
 
     write(tmp_path, arrays, "python")
-    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(
-        pickle.dumps({b"data": Bomb()}, protocol=2)
-    )
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(pickle.dumps({b"data": Bomb()}, protocol=2))
     with pytest.raises(DataError, match="arrays only"):
         data.load(f"cifar10:{tmp_path}")
     assert not (tmp_path / "ran").exists()

@@ -49,9 +49,7 @@ def test_validation_size_is_as_asked() -> None:
     fraction=st.floats(0, 0.9),
     seed=st.integers(0, 100),
 )
-def test_stratified_parts_are_a_partition_with_equal_shares(
-    labels: list[int], fraction: float, seed: int
-) -> None:
+def test_stratified_parts_are_a_partition_with_equal_shares(labels: list[int], fraction: float, seed: int) -> None:
     array = np.array(labels)
     rest, part = stratified(array, fraction, np.random.default_rng(seed))
     assert sorted([*rest, *part]) == list(range(len(labels)))
@@ -65,9 +63,7 @@ def test_batches_are_normalised_and_repeat() -> None:
     batches = dataset.batches("train", 100, seed=3)
     first, second = list(batches), list(batches)
     assert len(batches) == len(first) == 13 and batches.images == 1294
-    assert all(
-        torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(first, second, strict=True)
-    )
+    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(first, second, strict=True))
     pixels = torch.cat([images for images, _ in first])
     assert pixels.dtype == torch.float32 and pixels.shape == (1294, 1, 8, 8)
     assert pixels.mean().abs() < 0.05 and (pixels.std() - 1).abs() < 0.05
@@ -75,9 +71,7 @@ def test_batches_are_normalised_and_repeat() -> None:
 
 def test_a_limited_draw_has_no_repeats_and_other_seeds_differ() -> None:
     dataset = data.load("digits")
-    labels = [
-        torch.cat([y for _, y in dataset.batches("train", 64, limit=200, seed=seed)]) for seed in (0, 1)
-    ]
+    labels = [torch.cat([y for _, y in dataset.batches("train", 64, limit=200, seed=seed)]) for seed in (0, 1)]
     assert [len(part) for part in labels] == [200, 200]
     assert not torch.equal(labels[0], labels[1])
     batches = dataset.batches("train", 64, limit=200, seed=0)

@@ -30,9 +30,7 @@ NAMES = (
     "taylor_activation",
 )
 # bn_scale refuses layers without a norm (see test_edges).
-CASES = [
-    (name, kind) for name in NAMES for kind in ("normed", "bare") if (name, kind) != ("bn_scale", "bare")
-]
+CASES = [(name, kind) for name in NAMES for kind in ("normed", "bare") if (name, kind) != ("bn_scale", "bare")]
 every_metric = pytest.mark.parametrize(("name", "small"), CASES, indirect=["small"])
 
 
@@ -85,14 +83,10 @@ def test_the_network_is_left_as_it_was(small: SimpleNamespace, name: str) -> Non
     model.fc1.weight.grad = torch.ones_like(model.fc1.weight)
 
     def state() -> tuple[Any, ...]:
-        digest = hashlib.sha256(
-            b"".join(v.numpy().tobytes() for v in model.state_dict().values())
-        ).hexdigest()
+        digest = hashlib.sha256(b"".join(v.numpy().tobytes() for v in model.state_dict().values())).hexdigest()
         modes = [module.training for module in model.modules()]
         hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
-        grads = [
-            (p.requires_grad, None if p.grad is None else p.grad.sum().item()) for p in model.parameters()
-        ]
+        grads = [(p.requires_grad, None if p.grad is None else p.grad.sum().item()) for p in model.parameters()]
         return digest, modes, hooks, grads, torch.get_rng_state().sum().item(), torch.is_grad_enabled()
 
     before = state()
@@ -148,9 +142,7 @@ def per_unit(small: SimpleNamespace, definition: Callable[[str, int], float]) ->
     }
 
 
-def filter_of(
-    small: SimpleNamespace, layer: str, unit: int, tensor: torch.Tensor | None = None
-) -> torch.Tensor:
+def filter_of(small: SimpleNamespace, layer: str, unit: int, tensor: torch.Tensor | None = None) -> torch.Tensor:
     weight = getattr(small.model, layer).weight.detach() if tensor is None else tensor
     return weight[:, unit] if layer == "up" else weight[unit]
 
@@ -189,9 +181,7 @@ def geometric_median(small: SimpleNamespace) -> dict[str, np.ndarray]:
 
 
 def bn_scale(small: SimpleNamespace) -> dict[str, np.ndarray]:
-    return per_unit(
-        small, lambda layer, unit: abs(getattr(small.model, small.norms[layer]).weight[unit].item())
-    )
+    return per_unit(small, lambda layer, unit: abs(getattr(small.model, small.norms[layer]).weight[unit].item()))
 
 
 def taylor(small: SimpleNamespace) -> dict[str, np.ndarray]:
@@ -231,9 +221,7 @@ def gate_slopes(small: SimpleNamespace) -> dict[str, tuple[np.ndarray, int]]:
 
 def taylor_activation(small: SimpleNamespace) -> dict[str, np.ndarray]:
     slopes = gate_slopes(small)
-    return per_unit(
-        small, lambda layer, unit: float(np.abs(slopes[layer][0][:, unit] / slopes[layer][1]).mean())
-    )
+    return per_unit(small, lambda layer, unit: float(np.abs(slopes[layer][0][:, unit] / slopes[layer][1]).mean()))
 
 
 def fisher(small: SimpleNamespace) -> dict[str, np.ndarray]:

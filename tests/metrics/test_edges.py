@@ -19,16 +19,12 @@ DATA_METRICS = ("fisher", "max_activation_variance", "taylor", "taylor_activatio
 
 
 def named(graph: Any, metric: Any, **options: Any) -> dict[str, np.ndarray]:
-    return dict(
-        zip((g.name for g in graph.groups), lcprune.metrics.score(graph, metric, **options), strict=True)
-    )
+    return dict(zip((g.name for g in graph.groups), lcprune.metrics.score(graph, metric, **options), strict=True))
 
 
 @pytest.mark.parametrize("small", ["bare"], indirect=True)
 def test_bn_scale_names_the_layers_without_a_norm(small: SimpleNamespace) -> None:
-    with pytest.raises(
-        MetricError, match=r"cannot rank 'up', 'fc1': no normalisation.*ignore=\['up', 'fc1'\]"
-    ):
+    with pytest.raises(MetricError, match=r"cannot rank 'up', 'fc1': no normalisation.*ignore=\['up', 'fc1'\]"):
         lcprune.metrics.score(small.graph, "bn_scale")
 
 
@@ -125,9 +121,7 @@ def test_tokens_count_as_positions_of_a_linear_layers_feature_map() -> None:
 
 def test_columns_that_channels_of_a_unit_share_count_once() -> None:
     # Channels j and j + 3 feed column j of the two groups, and go together: the cut must stay rectangular.
-    model = nn.Sequential(
-        nn.Conv2d(3, 6, 1), nn.ReLU(), nn.Conv2d(6, 4, 1, groups=2), nn.Flatten(), nn.Linear(16, 3)
-    )
+    model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU(), nn.Conv2d(6, 4, 1, groups=2), nn.Flatten(), nn.Linear(16, 3))
     graph = lcprune.trace(model, torch.randn(1, 3, 2, 2))
     weight, read = model[0].weight.detach().double(), model[2].weight.detach().double()
     own = weight.square().sum((1, 2, 3))

@@ -34,9 +34,7 @@ def test_scores_may_be_a_dictionary_of_tensors(small: SimpleNamespace) -> None:
     def ones(graph: Any) -> dict[str, torch.Tensor]:
         return {group.name: torch.ones(group.size) for group in reversed(graph.groups)}
 
-    assert all(
-        (array == 1).all() and array.dtype == np.float64 for array in lcprune.metrics.score(small.graph, ones)
-    )
+    assert all((array == 1).all() and array.dtype == np.float64 for array in lcprune.metrics.score(small.graph, ones))
 
 
 @pytest.mark.usefixtures("registry")
@@ -48,9 +46,7 @@ def test_the_decorator_makes_a_name(small: SimpleNamespace) -> None:
 
     assert "largest" in lcprune.metrics.names()
     assert lcprune.metrics.get("largest").summary == "The largest weight."
-    found = dict(
-        zip((g.name for g in small.graph.groups), lcprune.metrics.score(small.graph, "largest"), strict=True)
-    )
+    found = dict(zip((g.name for g in small.graph.groups), lcprune.metrics.score(small.graph, "largest"), strict=True))
     np.testing.assert_allclose(found["conv1"], small.model.conv1.weight.detach().abs().amax((1, 2, 3)))
     with pytest.raises(MetricError, match="'largest' exists already"):
         lcprune.metrics.register("largest")(largest)

@@ -59,9 +59,7 @@ def read(path: Path, download: bool = False) -> Arrays:
             raise DataError(f"{found}: x_{part} has shape {shape}, expected (N, 32, 32, 3)")
         labels = arrays[f"y_{part}"]
         if labels.min() < 0 or labels.max() > 9:
-            raise DataError(
-                f"{found}: y_{part} holds labels from {labels.min()} to {labels.max()}, expected 0 to 9"
-            )
+            raise DataError(f"{found}: y_{part} holds labels from {labels.min()} to {labels.max()}, expected 0 to 9")
     return arrays
 
 
@@ -71,9 +69,7 @@ def read_npz(file: Path) -> Arrays:
         with np.load(file, allow_pickle=False) as stored:
             missing = [key for key in _KEYS if key not in stored]
             if missing:
-                raise DataError(
-                    f"{file} lacks {', '.join(missing)}; it holds {', '.join(stored.files) or 'nothing'}"
-                )
+                raise DataError(f"{file} lacks {', '.join(missing)}; it holds {', '.join(stored.files) or 'nothing'}")
             return check({key: stored[key] for key in _KEYS}, str(file))
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{file} is not a readable npz file (truncated?): {error}") from error
@@ -85,8 +81,7 @@ def check(arrays: Arrays, source: str) -> Arrays:
         images, labels = arrays[f"x_{part}"], np.asarray(arrays[f"y_{part}"]).reshape(-1)
         if images.dtype != np.uint8 or images.ndim != 4:
             raise DataError(
-                f"{source}: x_{part} is {images.dtype} {images.shape}, "
-                "expected uint8 (N, height, width, channels)"
+                f"{source}: x_{part} is {images.dtype} {images.shape}, expected uint8 (N, height, width, channels)"
             )
         if not np.issubdtype(labels.dtype, np.integer):
             raise DataError(f"{source}: y_{part} is {labels.dtype}, expected integers")
@@ -133,9 +128,7 @@ def _python_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
     except DataError:
         raise
     except Exception as error:  # damaged pickles fail in many ways
-        raise DataError(
-            f"{file} is not a CIFAR-10 batch (truncated?): {type(error).__name__}: {error}"
-        ) from error
+        raise DataError(f"{file} is not a CIFAR-10 batch (truncated?): {type(error).__name__}: {error}") from error
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _RECORD - 1 or len(data) != len(labels):
         raise DataError(
             f"{file}: data is {data.dtype} {data.shape} with {len(labels)} labels, "

@@ -43,9 +43,7 @@ class FileSplit:
     def subset(self, indices: np.ndarray | Sequence[int]) -> FileSplit:
         """The images at `indices`, in that order."""
         chosen = np.asarray(indices, dtype=np.int64)
-        return replace(
-            self, paths=tuple(self.paths[i] for i in chosen), labels=self.labels[torch.from_numpy(chosen)]
-        )
+        return replace(self, paths=tuple(self.paths[i] for i in chosen), labels=self.labels[torch.from_numpy(chosen)])
 
     def read(self, index: int, generator: np.random.Generator | None = None) -> np.ndarray:
         """One image, uint8 (size, size, 3).
@@ -70,9 +68,7 @@ class FileSplit:
         width, height = image.size
         side = min(width, height) * self.size / self.resize
         left, top = (width - side) / 2, (height - side) / 2
-        return np.asarray(
-            image.resize((self.size, self.size), bilinear, box=(left, top, left + side, top + side))
-        )
+        return np.asarray(image.resize((self.size, self.size), bilinear, box=(left, top, left + side, top + side)))
 
     def loader(
         self,

@@ -27,9 +27,7 @@ def read_folder(path: Path) -> Parts:
         (train, val or None, test, class names).
     """
     if not path.is_dir():
-        raise DataError(
-            f"no folder at {path}: looked for train/CLASS/*.jpg and test/ or val/, or CLASS/*.jpg"
-        )
+        raise DataError(f"no folder at {path}: looked for train/CLASS/*.jpg and test/ or val/, or CLASS/*.jpg")
     if not (path / "train").is_dir():
         return _one_folder(path)
     classes = _classes(path / "train")
@@ -46,9 +44,7 @@ def read_imagenet(path: Path) -> Parts:
     """ImageNet: `train/SYNSET/` and `val/SYNSET/`; the validation images are the test, as is usual."""
     for part in ("train", "val"):
         if not (path / part).is_dir():
-            raise DataError(
-                f"no ImageNet at {path}: looked for the folder {path / part} with one folder per synset"
-            )
+            raise DataError(f"no ImageNet at {path}: looked for the folder {path / part} with one folder per synset")
     classes = _classes(path / "train")
     stray = set(_classes(path / "val")) - set(classes)
     if stray:
@@ -69,9 +65,7 @@ def read_cub200(path: Path) -> Parts:
     label_of = {key: int(value) - 1 for key, value in _table(tables["image_class_labels"]).items()}
     in_train = {key: value == "1" for key, value in _table(tables["train_test_split"]).items()}
     if not names.keys() == label_of.keys() == in_train.keys():
-        raise DataError(
-            f"{root}: images.txt, image_class_labels.txt and train_test_split.txt list different images"
-        )
+        raise DataError(f"{root}: images.txt, image_class_labels.txt and train_test_split.txt list different images")
     keys = list(names)
     gone = [key for key in keys if not (root / "images" / names[key]).is_file()]
     if gone:
@@ -113,9 +107,7 @@ def _one_folder(path: Path) -> Parts:
     return everything.subset(train), None, everything.subset(test), classes
 
 
-def stratified(
-    labels: np.ndarray, fraction: float, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def stratified(labels: np.ndarray, fraction: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Part `fraction` of every class from the rest.
 
     Args:

@@ -112,9 +112,7 @@ def from_arrays(
     absent = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
     if absent:
         raise DataError(f"{name} lacks {', '.join(absent)}; it has {', '.join(map(str, arrays))}")
-    checked = cifar.check(
-        {key: np.asarray(arrays[key]) for key in ("x_train", "y_train", "x_test", "y_test")}, name
-    )
+    checked = cifar.check({key: np.asarray(arrays[key]) for key in ("x_train", "y_train", "x_test", "y_test")}, name)
     x_train = checked["x_train"]
     if checked["x_test"].shape[1:] != x_train.shape[1:]:
         raise DataError(f"{name}: x_train is {x_train.shape} but x_test is {checked['x_test'].shape}")
@@ -168,6 +166,4 @@ def _from_file(spec: str, seed: int) -> Dataset:
         return made
     if isinstance(made, Mapping):
         return from_arrays(spec, made)
-    raise DataError(
-        f"{spec} gave a {type(made).__name__}; expected a Dataset or a mapping with x_train, y_train ..."
-    )
+    raise DataError(f"{spec} gave a {type(made).__name__}; expected a Dataset or a mapping with x_train, y_train ...")

@@ -151,9 +151,7 @@ def _record(name: str, size: int, device: str, times: list[float], error: str | 
         return LatencyRecord(name, size, device, None, None, None, None, 0, error)
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     to_ms = 1000 / size
-    return LatencyRecord(
-        name, size, device, 1000 * middle, middle * to_ms, low * to_ms, high * to_ms, len(times)
-    )
+    return LatencyRecord(name, size, device, 1000 * middle, middle * to_ms, low * to_ms, high * to_ms, len(times))
 
 
 def _prepare(run: Callable[[], Any], device: torch.device, seconds: float, warmup: int) -> int:

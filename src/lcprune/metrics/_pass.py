@@ -48,9 +48,7 @@ def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple
     with Progress(title, total=total, enabled=context.progress) as bar:
         for batch in data:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-                raise MetricError(
-                    f"data gave a {type(batch).__name__}: batches of (input, target) are wanted"
-                )
+                raise MetricError(f"data gave a {type(batch).__name__}: batches of (input, target) are wanted")
             inputs = tuple(batch[0]) if isinstance(batch[0], (tuple, list)) else (batch[0],)
             inputs = tuple(_to(x, tensor.device) for x in inputs)
             samples = int(inputs[0].shape[0])
@@ -59,9 +57,7 @@ def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple
             seen += samples
             bar.advance(images=seen)
     if not seen:
-        raise MetricError(
-            "data holds no batches: a generator can be read only once, so pass a list or a loader"
-        )
+        raise MetricError("data holds no batches: a generator can be read only once, so pass a list or a loader")
 
 
 def total_loss(

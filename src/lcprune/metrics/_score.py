@@ -49,13 +49,9 @@ def score(
     elif callable(metric):
         found = Metric(getattr(metric, "__name__", type(metric).__name__), metric)
     else:
-        raise MetricError(
-            f"metric={metric!r} is neither a name nor a function; lcprune.metrics.names() lists names"
-        )
+        raise MetricError(f"metric={metric!r} is neither a name nor a function; lcprune.metrics.names() lists names")
     if found.needs_data and data is None:
-        raise MetricError(
-            f"metric {found.name!r} needs data: pass data=, an iterable of (input, target) batches"
-        )
+        raise MetricError(f"metric {found.name!r} needs data: pass data=, an iterable of (input, target) batches")
     context = Context(data, loss_fn or torch.nn.functional.cross_entropy, seed, progress)
     scores = found.function(graph, context) if found.takes_context else found.function(graph)
     return _checked(found.name, scores, graph)
@@ -71,9 +67,7 @@ def _checked(metric: str, scores: Any, graph: ChannelGraph) -> Scores:
     if isinstance(scores, Mapping):
         missing, strange = set(names) - set(scores), set(scores) - set(names)
         if missing or strange:
-            wrong = (
-                f"no scores for {sorted(missing)}" if missing else f"scores for {sorted(strange)}, not groups"
-            )
+            wrong = f"no scores for {sorted(missing)}" if missing else f"scores for {sorted(strange)}, not groups"
             raise MetricError(f"metric {metric!r} gave {wrong}; one array per group is wanted")
         scores = [scores[name] for name in names]
     if not isinstance(scores, Sequence) or len(scores) != len(names):

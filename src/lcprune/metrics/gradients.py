@@ -25,9 +25,7 @@ def taylor(graph: ChannelGraph, context: Context) -> list[FloatArray]:
     with evaluating(graph.model), _differentiable(weights), torch.enable_grad():
         for inputs, target, samples in batches(graph, context, "taylor"):
             loss = total_loss(graph, context, inputs, target, samples)
-            for total, gradient in zip(
-                sums, torch.autograd.grad(loss, weights, allow_unused=True), strict=True
-            ):
+            for total, gradient in zip(sums, torch.autograd.grad(loss, weights, allow_unused=True), strict=True):
                 if gradient is not None:
                     total += gradient
             seen += samples

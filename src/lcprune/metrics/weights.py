@@ -81,9 +81,7 @@ def bn_scale(graph: ChannelGraph) -> list[FloatArray]:
     bare = [
         group.name
         for group in graph.groups
-        if not any(
-            member.role == "along" and (member.weight, member.dim) in scales for member in group.members
-        )
+        if not any(member.role == "along" and (member.weight, member.dim) in scales for member in group.members)
     ]
     if bare:
         raise MetricError(
