@@ -146,9 +146,7 @@ def write(records: dict[str, dict[str, Any]]) -> None:
 
 def main() -> int:
     """Run what is missing; 1 if a network of the selection failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="a pattern of names, e.g. 'torchvision:resnet*'")
     parser.add_argument("--again", action="store_true", help="also networks that have a record")
     parser.add_argument("--failed", action="store_true", help="also networks whose record is a failure")
@@ -176,7 +174,8 @@ def main() -> int:
             print(f"{record['model']}:{left}{frozen} {verdict}", flush=True)
     write(records)
     failed = [model for model in chosen if model in records and not records[model]["ok"]]
-    print(f"{len(chosen) - len(failed)} of {len(chosen)} without failure")
+    measured = sum(model in records for model in chosen)
+    print(f"{measured - len(failed)} of {len(chosen)} ok, {len(failed)} failed, {len(chosen) - measured} not measured")
     return 1 if failed else 0
 
 
