@@ -22,7 +22,7 @@ from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_s
 from lcprune.schedule import Limit, limit_schedule
 from lcprune.search import Search
 from lcprune.select import Limits, Ranking
-from lcprune.task import Choice, Task, weights_fingerprint
+from lcprune.task import Choice, Task
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
@@ -154,9 +154,11 @@ class _Run:
         ).floors
         kept = {group.name: np.arange(group.size) for group in first.groups}
         model, done, seconds = first.model, [], {}
+        # What a finished round must have been made with to be gone on from.
+        settings = {} if self.folder is None else {"method": self.method.name, **self.task.settings()}
         for number, limit in enumerate(limits, start=1):
             folder = None if self.folder is None else self.folder / f"step-{number:02d}"
-            config = {"limits": _absolute(replace(self.task, limits=limit)), **self._settings(first)}
+            config = {"limits": _absolute(replace(self.task, limits=limit)), **settings}
             checkpoint = load_step(folder, config, first) if self.task.resume else None
             if checkpoint is not None:
                 model, step = checkpoint
@@ -185,18 +187,6 @@ class _Run:
             seconds = choice.seconds
             save_step(folder, config, model, whole)
         return PruneResult(model, done[-1].plan, done[-1].history, tuple(done), seconds)
-
-    def _settings(self, first: ChannelGraph) -> dict[str, Any]:
-        """What a finished round must have been made with to be gone on from."""
-        task = self.task
-        return {
-            "method": self.method.name,
-            "metric": task.metric_name,
-            "min_keep": task.min_keep,
-            "multiple_of": task.multiple_of,
-            "seed": task.seed,
-            "weights": weights_fingerprint(first.model) if self.folder is not None else None,
-        }
 
     def _cut(self, task: Task) -> tuple[nn.Module, Plan, Choice]:
         choice = self.method.function(task)

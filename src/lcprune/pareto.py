@@ -206,7 +206,9 @@ def _choose(
             kept["lcp"].append(found.kept)
     elif "lcp" in compare:
         tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
-        found = methods.learn(at(limits[tightest], "search.jsonl"))
+        learner = at(limits[tightest], "search.jsonl")
+        found = methods.learn(learner)
+        scores = learner.scores  # a resumed search ranks by the scores it began with
         histories[given[tightest]], beta = found.history, found.beta
         kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
     return kept, histories, beta

@@ -116,20 +116,28 @@ class Task:
         return Records(self.records, self.config(**more), self.resume)
 
     def config(self, **more: Any) -> dict[str, Any]:
-        """What this task is, as plain JSON: a run goes on only with the very same."""
-        search = {f"search.{item.name}": _plain(getattr(self.search, item.name)) for item in fields(self.search)}
+        """What this task is, as plain JSON: a search goes on only with the very same."""
         return {
             "limits": {bound.name: bound.value for bound in self.limits.bounds(self.graph.cost)},
             "groups": dict(zip(self.graph.cost.names, self.graph.cost.sizes.tolist(), strict=True)),
+            **self.settings(),
+            **more,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """What the network, the data and the user's settings are, as plain JSON; not the limits."""
+        search = {f"search.{name}": value for name, value in _plain_fields(self.search).items()}
+        return {
             "weights": weights_fingerprint(self.graph.model),
-            "images": fingerprint(self.need_samples()),
+            "images": None if self.samples is None else fingerprint(self.samples),
             "metric": _plain(self.metric),
             "loss_fn": _plain(self.loss_fn),
             "min_keep": self.min_keep,
             "multiple_of": self.multiple_of,
             "seed": self.seed,
+            "schedule": None if self.schedule is None else dict(self.schedule),
+            "options": None if self.options is None else _plain_fields(self.options),
             **search,
-            **more,
         }
 
 
@@ -178,3 +186,7 @@ def _plain(value: Any) -> Any:
     if callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
     return value
+
+
+def _plain_fields(options: Any) -> dict[str, Any]:
+    return {item.name: _plain(getattr(options, item.name)) for item in fields(options)}

@@ -119,14 +119,30 @@ def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_p
     loaded = lcprune.load(tmp_path / "step-03", plain.model)
     assert same(loaded, whole.model)
 
-    with pytest.raises(lcprune.ConfigError, match="limits: "):
-        lcprune.prune(
-            plain.model,
-            digits.example,
-            run_dir=tmp_path,
-            resume=True,
-            **{**settings, "macs": [0.6, 0.5, 0.3]},
-        )
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"macs": [0.6, 0.5, 0.3]}, "limits: "),
+        ({"search": Search(pool=5, iterations=7, sample=3, images=128)}, "search.iterations: 6 then, 7 now"),
+        ({"metric": "l1"}, "metric: 'l2' then, 'l1' now"),
+        ({"method": "uniform"}, "method: 'lcp' then, 'uniform' now"),
+        ({"data": "held_out"}, "images: "),
+    ],
+)
+def test_rounds_of_another_run_are_refused(change, named, plain, digits, tmp_path) -> None:
+    settings = {"macs": [0.7, 0.5, 0.3], "data": digits.train, "search": SHORT, "progress": False}
+
+    def breaks(model) -> None:
+        if (tmp_path / "step-01" / "step.json").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=tmp_path, **settings)
+    if change.get("data") == "held_out":
+        change = {"data": digits.held_out}
+    with pytest.raises(lcprune.ConfigError, match=named):
+        lcprune.prune(plain.model, digits.example, run_dir=tmp_path, resume=True, **{**settings, **change})
 
 
 def test_limit_schedules(plain) -> None:

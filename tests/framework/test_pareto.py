@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -70,6 +71,17 @@ def test_records_are_written_and_gone_on_from(plain, digits, tmp_path) -> None:
     again = frontier(plain, digits, run_dir=tmp_path, resume=True)
     assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
     assert len(path.read_bytes().splitlines()) == 17
+
+
+def test_a_resumed_frontier_ranks_by_the_scores_it_began_with(plain, digits, tmp_path) -> None:
+    generator = np.random.default_rng(0)
+
+    def restless(graph):  # as if a GPU added in another order each time
+        return [generator.random(group.size) for group in graph.groups]
+
+    whole = frontier(plain, digits, metric=restless, run_dir=tmp_path)
+    again = frontier(plain, digits, metric=restless, run_dir=tmp_path, resume=True)
+    assert [p.plan.kept for p in again.curve("lcp")] == [p.plan.kept for p in whole.curve("lcp")]
 
 
 @pytest.mark.parametrize(
