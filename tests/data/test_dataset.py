@@ -148,6 +148,30 @@ def test_a_damaged_image_is_named(tmp_path: Path) -> None:
         next(iter(dataset.batches("train", 1)))
 
 
+def test_imagenet_is_tested_on_its_validation_images(tmp_path: Path) -> None:
+    for part, count in (("train", 10), ("val", 3)):
+        for name in ("n01440764", "n01443537"):
+            for number in range(count):
+                _write_image(tmp_path / part / name / f"{number}.JPEG", number)
+    dataset = data.load(f"imagenet:{tmp_path}")
+    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (18, 2, 6)
+    assert dataset.classes == ("n01440764", "n01443537") and dataset.test.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert {path.rsplit("/", 3)[1] for path in dataset.val.paths} == {"train"}, "held out of the training images"
+    _write_image(tmp_path / "val" / "n09999999" / "0.JPEG", 0)
+    with pytest.raises(DataError, match="classes that train/ lacks: n09999999"):
+        data.load(f"imagenet:{tmp_path}")
+
+
+def test_cub200_in_train_and_test_folders(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in ("001.Bird_1", "002.Bird_2"):
+            for number in range(4):
+                _write_image(tmp_path / part / name / f"{number}.jpg", number)
+    dataset = data.load(f"cub200:{tmp_path}", val=2)
+    assert (len(dataset.train), len(dataset.val), len(dataset.test)) == (6, 2, 8)
+    assert dataset.classes == ("001.Bird_1", "002.Bird_2")
+
+
 def test_cub200_original_layout(tmp_path: Path) -> None:
     root = tmp_path / "CUB_200_2011"
     names = [f"00{c}.Bird_{c}/Bird_{c}_{i}.jpg" for c in (1, 2) for i in range(5)]

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune.evaluate import SlicingEvaluator, ZeroingEvaluator, collate, draw, make_evaluator
+from lcprune.evaluate.zeroing import prefers_channels_last
 from lcprune.search import Search
 
 KINDS = {
@@ -171,6 +172,25 @@ def test_the_evaluator_fits_device_and_search(plain, digits) -> None:
     # What is changed before it is judged has to be a network of its own.
     assert isinstance(made(evaluator="zero", recalibrate=True), SlicingEvaluator)
     assert [batch.size for batch in made(batch_size=40).batches] == [40, 24]
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "last"),
+    [("cuda", "bf16", True), ("cuda", "fp32", False), ("cuda", "tf32", False), ("cpu", "bf16", False)],
+)
+def test_the_layout_is_the_faster_one(device, precision, last) -> None:
+    assert prefers_channels_last(torch.device(device), precision) is last
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("precision", "last"), [("fp32", False), ("bf16", True)])
+def test_the_evaluator_on_a_gpu_has_the_faster_layout(precision, last, plain, digits) -> None:
+    graph = lcprune.trace(copy.deepcopy(plain.model).cuda(), digits.example.cuda())
+    evaluator = make_evaluator(graph, draw(digits.train, 64, seed=0), cross_entropy, Search(precision=precision))
+    assert isinstance(evaluator, ZeroingEvaluator) and evaluator.channels_last is last
+    weight = evaluator.model[1][0].weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) is last
 
 
 @pytest.mark.gpu

@@ -66,6 +66,13 @@ def test_every_image_has_the_same_chance(source) -> None:
     assert np.all(np.abs(seen - 80) < 5 * np.sqrt(80 * 0.8))
 
 
+def test_the_first_of_a_few_is_drawn_as_often_as_the_last() -> None:
+    seen = np.zeros(3)
+    for seed in range(600):
+        seen[numbers(draw(iter([(INPUTS[:3], TARGETS[:3])]), 1, seed=seed))] += 1
+    assert np.all(np.abs(seen - 200) < 5 * np.sqrt(200 * 2 / 3))
+
+
 def test_a_held_out_part_is_never_drawn() -> None:
     data = loader(sampler=SubsetRandomSampler(range(10, COUNT)))
     assert min(numbers(draw(data, 3000, seed=0))) == 10

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,19 @@ def test_resuming_computes_only_what_is_missing(plain, digits, tmp_path) -> None
     again = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, resume=True, **settings)
     assert len(calls) == 2 < computed  # two batches: the whole network's loss alone
     assert again.plan.kept == whole.plan.kept and again.history == whole.history
+
+
+def test_a_resumed_search_knows_what_was_judged_before(plain, digits, tmp_path) -> None:
+    search = Search(pool=6, iterations=60, sample=3, images=64)
+    settings = {"macs": 0.4, "data": digits.train, "search": search, "progress": False, "run_dir": tmp_path}
+    whole = lcprune.prune(plain.model, digits.example, **settings)
+    path = tmp_path / "search.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:50]))
+    again = lcprune.prune(plain.model, digits.example, resume=True, **settings)
+    assert [replace(r, seconds=0) for r in again.history] == [replace(r, seconds=0) for r in whole.history]
+    later = [record for record in whole.history[49:] if record.cached]
+    before = {tuple(record.counts) for record in whole.history[:49]}
+    assert any(tuple(record.counts) in before for record in later), "nothing came again: this test shows nothing"
 
 
 @pytest.mark.parametrize(

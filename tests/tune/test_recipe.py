@@ -78,6 +78,11 @@ def test_distillation_ends_at_the_teacher() -> None:
     recipe = tune.recipe("finetune", distill=1.0)
     assert training_loss(logits, labels, recipe, logits) == pytest.approx(0, abs=1e-6)
     assert training_loss(logits, labels, recipe, torch.randn(8, 5)) > 0.1
+    # Hinton et al.: T^2 KL(teacher / T || pupil / T), so that gradients keep their size whatever T is.
+    warm, teacher = tune.recipe("finetune", distill=1.0, temperature=3.0), torch.randn(8, 5)
+    wanted, given = (teacher / 3).softmax(1), (logits / 3).softmax(1)
+    distance = (wanted * (wanted / given).log()).sum(1).mean()
+    assert training_loss(logits, labels, warm, teacher) == pytest.approx(float(9 * distance), rel=1e-5)
     half = tune.recipe("finetune", distill=0.5, label_smoothing=0.1)
     smooth = functional.cross_entropy(logits, labels, label_smoothing=0.1)
     assert training_loss(logits, labels, half, logits) == pytest.approx(float(0.5 * smooth))
