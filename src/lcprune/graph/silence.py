@@ -107,10 +107,8 @@ class Silence(Run):
         return out
 
     def _silenced(self, tensor: Tensor) -> Tensor:
-        labels = self.labels_of(tensor)
-        if labels.weight:
-            return tensor
-        for layer in labels.layers:
+        # Weights too: a linear layer may read what another made of constants alone.
+        for layer in self.labels_of(tensor).layers:
             removed = self.gone[layer]
             if bool(removed.any()):
                 tensor = tensor.masked_fill(removed.expand(tensor.shape), 0)

@@ -109,6 +109,8 @@ def roll(run: Run, call: Call, out: Any) -> Outcome:
             layer = layer.roll(call.args[1], dims)
         if not dims or any(layer.shape[dim] > 1 for dim in dims):
             run.reorder()
+            if layer.unique().numel() < layer.numel():
+                run.freeze(layer, "is repeated and then rolled, so that the copies cannot be told apart")
         layers.append(layer)
     return call.labels[0].moved(layers)
 
