@@ -8,7 +8,8 @@ Every list's first entry is the base; the others are measured one at a time agai
 
     slice      a physically smaller network per candidate, batch norm folded, channels last (the default on a
                CPU); slice+nchw without the last
-    zero       one persistent folded copy, weights silenced in place, CUDA graph (the default on a GPU)
+    zero       one persistent folded copy, weights silenced in place, CUDA graph; channels first (the default on a
+               GPU, but for bf16: there it is zero+cl)
     zero+...   options of it, joined by "+": cl (channels last), bench (cuDNN times its algorithms first),
                fuse (convolution, addition and ReLU in one kernel), eager (no CUDA graph), bn (not folded)
     rebuild    baseline: copy the network, cut the copy, run it; nothing folded

@@ -41,11 +41,13 @@ class SlicingEvaluator(Evaluator):
         channels_last: bool = False,
     ) -> None:
         super().__init__(graph, batches, loss_fn)
+        started = time.perf_counter()
         self.channels_last = channels_last
         if channels_last:
             self.batches = [batch.channels_last() for batch in self.batches]
         self.prepare = prepare
         self.pairs = checked_pairs(graph.model, self.batches[0].inputs) if fold else []
+        self._timed("preparing", started)
 
     def _compute(self, kept: Kept) -> float:
         self.work.sliced += 1

@@ -66,12 +66,12 @@ class ZeroingEvaluator(Evaluator):
         super().__init__(graph, batches, loss_fn)
         self.precision, self.benchmark = precision, benchmark
         self.device = next(graph.model.parameters()).device
+        started = time.perf_counter()
         self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, fold=fold)
         self.fallback.work = self.work
         if channels_last is None:
             channels_last = prefers_channels_last(self.device, precision)
         self.channels_last = channels_last
-        started = time.perf_counter()
         self.model = copy.deepcopy(graph.model).eval().requires_grad_(False)
         if fold:
             fold_(self.model, self.fallback.pairs)
