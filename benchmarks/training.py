@@ -1,7 +1,10 @@
 """Training speed: lcprune's loop against a plain PyTorch loop, same network, batch, precision and data.
 
-    python benchmarks/training.py --out benchmarks/results/training_cpu.json
-    python benchmarks/training.py --device cuda --precision bf16 --out benchmarks/results/training_gpu.json
+    python benchmarks/training.py --device cpu --out benchmarks/results/training_cpu.json
+    python benchmarks/training.py --device cuda --precision bf16 --seconds 1 --rounds 2 \\
+        --channels-first resnet56 mobilenetv2 --out benchmarks/results/training_gpu.json
+    python benchmarks/training.py --device cuda --precision bf16 --seconds 1 --rounds 2 --networks resnet56 \\
+        --compile resnet56 --out benchmarks/results/training_gpu_compiled.json
 
 The plain loop is what one writes by hand: eager, images already on the device, the same crop and flip, `SGD`
 as it comes. The two take turns in one process, and the ratio is that of the medians.
@@ -101,10 +104,11 @@ def measure(
         return time.perf_counter() - start
 
     steps = {}
+    warm = 3 if device.type == "cuda" else 1
     for name, run in loops.items():
-        timed(run, 3)
-        once = timed(run, 3) / 3
-        steps[name] = max(2, min(2000, round(seconds / once)))
+        timed(run, warm)
+        once = timed(run, warm) / warm
+        steps[name] = max(1, min(2000, round(seconds / once)))
     rates: dict[str, list[float]] = {name: [] for name in loops}
     for _ in range(rounds):
         for name, run in loops.items():
@@ -124,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--networks", nargs="+", default=["resnet56", "vgg16", "mobilenetv2"])
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, help="images per step; 128 on a GPU, 32 on a CPU")
     parser.add_argument("--precision", nargs="+", default=["fp32"], choices=["fp32", "bf16"])
     parser.add_argument("--compile", nargs="*", default=[], help="networks to try with torch.compile as well")
     parser.add_argument("--channels-first", nargs="*", default=[], help="networks to try in this layout too")
@@ -133,13 +137,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
+    batch_size = arguments.batch or (128 if device.type == "cuda" else 32)
     torch.backends.cudnn.benchmark = True  # for both loops
     dataset = synthetic()
     report: dict[str, Any] = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "batch": arguments.batch,
+        "batch": batch_size,
         "rounds": arguments.rounds,
         "records": [],
     }
@@ -149,7 +154,7 @@ def main() -> None:
     )
     for name in arguments.networks:
         for precision in arguments.precision:
-            recipe = tune.recipe("baseline", batch_size=arguments.batch, precision=precision)
+            recipe = tune.recipe("baseline", batch_size=batch_size, precision=precision)
             loops = {
                 "plain": plain(name, dataset, recipe, device),
                 "lcprune": ours(name, dataset, recipe, device),
@@ -159,7 +164,7 @@ def main() -> None:
             for title, (chosen, change) in variants.items():
                 if name in chosen:
                     loops[f"lcprune, {title}"] = ours(name, dataset, replace(recipe, **change), device)
-            measured = measure(loops, arguments.batch, device, arguments.seconds, arguments.rounds)
+            measured = measure(loops, batch_size, device, arguments.seconds, arguments.rounds)
             reference = measured["plain"]["images_per_second"]
             for loop in list(measured)[1:]:
                 rate = measured[loop]["images_per_second"]
