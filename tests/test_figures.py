@@ -1,0 +1,125 @@
+"""What the documentation says in numbers is what the committed records hold, and what it points at exists."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lcprune
+from lcprune import models
+
+ROOT = Path(__file__).parents[1]
+METHOD = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+
+
+def record(path: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / path).read_text(encoding="utf-8"))
+
+
+def row(page: str, start: str) -> list[str]:
+    """The cells of the table row that begins so, after the first."""
+    (line,) = (line for line in page.splitlines() if line.strip().startswith(f"| {start}"))
+    return [cell.strip() for cell in line.strip().strip("|").split("|")[1:]]
+
+
+def test_every_place_in_the_code_exists() -> None:
+    places = re.findall(r"([\w/]+)\.py: ([\w.]+)", METHOD.replace("\\_", "_"))
+    assert len(places) >= 20
+    for module, name in places:
+        found: Any = importlib.import_module(f"lcprune.{module.replace('/', '.')}")
+        for part in name.split("."):
+            found = getattr(found, part)
+
+
+def test_planning_times() -> None:
+    names = {"resnet56": "ResNet-56 (", "mobilenetv2": "MobileNetV2 for", "vgg16": "VGG-16 for"}
+    for result in record("results/planning.json")["results"]:
+        half = next(entry for entry in result["limits"] if entry["macs"] == 0.5)
+        ours, plain, ratio = row(METHOD, names[result["network"]])
+        assert ours == f"{half['median_ms']:.2f} ms" and int(ratio) == round(half["ratio"])
+        assert float(plain.split()[0]) == pytest.approx(half["plain_loop_ms"], rel=0.01)
+        assert result["allowed_ms"] is None or half["median_ms"] <= result["allowed_ms"]
+
+
+def test_differences_on_digits() -> None:
+    found = record("results/digits.json")
+    for limit in (0.7, 0.5, 0.3, 0.2):
+        cells = row(METHOD, f"{limit:.0%}".replace("%", " %"))
+        for cell, network in zip(cells, ("plain", "residual", "separable", "dense"), strict=True):
+            means = [
+                statistics.mean(
+                    point["held_out"]
+                    for run in found["runs"]
+                    for point in run["points"]
+                    if (run["network"], point["limit"], point["method"]) == (network, limit, method)
+                )
+                for method in ("lcp", "naive", "uniform")
+            ]
+            assert cell == " / ".join(f"{mean:.2f}" for mean in means)
+    holds = found["summary"]["holds"]
+    assert holds["lcp <= naive, held_out"] == holds["lcp <= uniform, train"] == "48 of 48"
+    assert (holds["naive <= uniform, train"], holds["naive <= uniform, held_out"]) == ("34 of 48", "35 of 48")
+
+
+def test_where_the_time_of_searches_on_digits_went() -> None:
+    spent = [point["seconds"] for run in record("results/digits.json")["runs"] for point in run["points"]]
+    spent = [seconds for seconds in spent if seconds]
+    total = sum(seconds["total"] for seconds in spent)
+    shares = {name: sum(s[name] for s in spent) / total for name in ("planning", "preparing", "evaluating")}
+    assert {name: f"{share:.1%}" for name, share in shares.items()} == {
+        "planning": "1.5%",
+        "preparing": "11.8%",
+        "evaluating": "85.2%",
+    }
+    other = [1 - (seconds["preparing"] + seconds["evaluating"]) / seconds["total"] for seconds in spent]
+    assert (len(spent), sum(share > 0.05 for share in other), f"{max(other):.1%}") == (48, 6, "10.1%")
+    assert f"{max(s['planning'] / s['total'] for s in spent):.1%}" == "4.2%"
+
+
+def test_searches_on_a_gpu() -> None:
+    rows = record("results/search-gpu.json")["rows"]
+    seconds = {(entry["precision"], entry["variant"]): f"{entry['total_s']:.1f} s" for entry in rows}
+    assert row(METHOD, "bf16, finalists") == [seconds["bf16", "zero+cl"], seconds["bf16", "zero"]]
+    assert row(METHOD, "float32") == [seconds["fp32", "zero+cl"], seconds["fp32", "zero"]]
+    assert {f"{entry['difference']:.6f}" for entry in rows} == {"0.400997"}
+
+
+def test_training_speed_on_a_gpu() -> None:
+    compiled = record("results/training_gpu_compiled.json")["records"][0]
+    for measured in record("results/training_gpu.json")["records"]:
+        name = {"resnet56": "ResNet-56", "vgg16": "VGG", "mobilenetv2": "MobileNetV2"}[measured["network"]]
+        (line,) = re.findall(rf"^\| {name} \| (\d.*,.*) \|$", TRAINING, re.M)
+        plain, ours, ratio, first, fused = (cell.strip().replace(",", "") for cell in line.split("|"))
+        rates = {loop: value["images_per_second"] for loop, value in measured.items() if isinstance(value, dict)}
+        assert (int(plain), int(ours)) == (round(rates["plain"]), round(rates["lcprune"]))
+        assert ratio == f"{rates['lcprune'] / rates['plain']:.1f}"
+        assert first == str(round(rates.get("lcprune, channels first", 0)) or "")
+        if fused:
+            assert int(fused) == round(compiled["lcprune, compiled"]["images_per_second"])
+    assert rates and record("results/training_gpu.json")["records"][0]["lcprune"]["images_per_second"] >= 20_000
+
+
+@pytest.mark.parametrize(
+    ("name", "title"), [("resnet56", "ResNet-56"), ("vgg16", "VGG"), ("mobilenetv2", "MobileNetV2")]
+)
+def test_accuracies_of_the_baselines(name: str, title: str) -> None:
+    found = record(f"paper/results/{name}-baseline.json")
+    assert found["finished"] and len(found["history"]) == found["recipe"]["epochs"] == 200
+    assert (found["training_images"], found["validation_images"]) == (45_000, 5_000)
+    line = f"| {title} | {found['test_accuracy']:.2%}".replace("%", " %")
+    assert line in TRAINING and f"{found['seconds'] / 60:.1f} min" in TRAINING
+
+
+def test_the_example_network_loads_and_is_what_its_record_says() -> None:
+    model = models.build("resnet56", weights=ROOT / "examples" / "resnet56-cifar10.safetensors")
+    graph = lcprune.trace(model, models.example_input("resnet56"))
+    assert f"{graph.macs / 1e6:.3f}" == "125.486"
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+    assert float(model.bn1.running_var.std()) > 0, "a network that was never trained"
