@@ -78,7 +78,8 @@ def _unlabelled(shape: Sequence[int], label: Labels, layer: Tensor, ndim: int) -
     """Whether a tensor of this shape is full-sized, but not labelled, where the layer varies."""
     dims = varying(layer)
     shift = ndim - len(shape)
-    full = {dim for dim in dims if dim >= shift and shape[dim - shift] > 1}
+    copies = {dim + shift for dim in label.constant}  # one slice spread over the axis serves whatever stays
+    full = {dim for dim in dims if dim >= shift and shape[dim - shift] > 1} - copies
     if not full:
         return False
     return not any(varying(pad_rank(own, ndim)) & dims for own in label.layers)
