@@ -104,7 +104,9 @@ def test_a_teacher_is_imitated_and_left_alone(small: Make, blobs: Dataset) -> No
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     torch.manual_seed(3)
     pupil = type(teacher)()
+    teacher.train()  # as it comes from training; it must teach in evaluation mode all the same
     tune.fit(pupil, blobs, quick(epochs=6, distill=1.0), teacher=teacher, progress=False)
+    assert teacher.training
     assert tune.evaluate(pupil, blobs, "test").accuracy > 0.9
     assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
     with pytest.raises(TuneError, match="needs a teacher"):

@@ -56,6 +56,7 @@ class Run:
         self.teacher = teacher if recipe.distill > 0 else None
         self.world, self.workers = world, workers
         self.norms = norms_of(model)
+        self.teacher_mode = teacher is not None and teacher.training
         self.place = Place()
         self.finished = False
 
@@ -263,8 +264,10 @@ class Run:
         }
 
     def restore(self) -> None:
-        """Give the networks their own batch-norm modules and the usual memory layout back."""
+        """Give the networks their own batch-norm modules and memory layout back, and the teacher its mode."""
         restore_norms(self.model, self.norms)
         for network in (self.model, self.teacher):
             if network is not None:
                 network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        if self.teacher is not None:
+            self.teacher.train(self.teacher_mode)
