@@ -185,7 +185,9 @@ def weights_fingerprint(model: nn.Module) -> str:
 def _plain(value: Any) -> Any:
     if callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
-    return value
+    if value is None or isinstance(value, (bool, int, float, str, list, tuple, dict)):
+        return value
+    return str(value)  # a path, a device
 
 
 def _plain_fields(options: Any) -> dict[str, Any]:
