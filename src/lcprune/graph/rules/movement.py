@@ -28,7 +28,7 @@ def identity(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule(
-    *("diagonal", "expand", "movedim", "narrow", "permute", "select", "slice", "squeeze", "t", "transpose"),
+    *("diagonal", "movedim", "narrow", "permute", "select", "slice", "squeeze", "t", "transpose"),
     *("unfold", "unsqueeze", "unbind", "split", "split_with_sizes", "chunk", "tensor_split"),
 )
 def view_op(run: Run, call: Call, out: Any) -> Outcome:
@@ -42,12 +42,21 @@ def view_op(run: Run, call: Call, out: Any) -> Outcome:
         for own, part in zip(layers, parts, strict=True):
             own.append(squeeze_strides(part))
         _report_parts(run, call, layer, parts)
-    results = [call.labels[0].moved(own) for own in layers]
-    if call.name == "aten::expand":
-        shape = (1,) * (out.ndim - call.input.ndim) + tuple(call.input.shape)
-        spread_out = frozenset(dim for dim, length in enumerate(shape) if length == 1 and out.shape[dim] > 1)
-        results = [replace(labels, constant=spread_out) for labels in results]
-    return results
+    return [call.labels[0].moved(own) for own in layers]
+
+
+@rule("expand", always=True)
+def expand(run: Run, call: Call, out: Any) -> Outcome:
+    """As a view, remembering where one slice was spread."""
+    spread = [layer.expand(call.input.shape) for layer in call.labels[0].layers]
+    layers = [squeeze_strides(call.func(layer, *call.args[1:])) for layer in spread]
+    return replace(call.labels[0].moved(layers), constant=_copied(call, out))
+
+
+def _copied(call: Call, out: Any) -> frozenset[int]:
+    """The dimensions along which the output repeats a single slice of the input."""
+    shape = (1,) * (out.ndim - call.input.ndim) + tuple(call.input.shape)
+    return frozenset(dim for dim, length in enumerate(shape) if length == 1 and out.shape[dim] > 1)
 
 
 def _report_parts(run: Run, call: Call, layer: Tensor, parts: list[Tensor]) -> None:
@@ -115,7 +124,7 @@ def roll(run: Run, call: Call, out: Any) -> Outcome:
     return call.labels[0].moved(layers)
 
 
-@rule("repeat", "tile")
+@rule("repeat", "tile", always=True)
 def repeat(run: Run, call: Call, out: Any) -> Outcome:
     """Copies side by side; where the labels are constant they stay so."""
     layers = []
@@ -123,9 +132,7 @@ def repeat(run: Run, call: Call, out: Any) -> Outcome:
         layer = pad_rank(layer, out.ndim)
         times = [count if length > 1 else 1 for count, length in zip(call.args[1], layer.shape, strict=True)]
         layers.append(layer.repeat(times))
-    shape = (1,) * (out.ndim - call.input.ndim) + tuple(call.input.shape)
-    copies = frozenset(dim for dim, length in enumerate(shape) if length == 1 and out.shape[dim] > 1)
-    return replace(call.labels[0].moved(layers), constant=copies)
+    return replace(call.labels[0].moved(layers), constant=_copied(call, out))
 
 
 @rule(
