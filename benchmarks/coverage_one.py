@@ -151,7 +151,7 @@ def measure(name: str, kind: str, export_times: bool) -> dict[str, Any]:
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         record["error"] = f"{type(error).__name__}: {lines[0][:300]}"
-        record["traceback"] = traceback.format_exc()[-3000:]
+        traceback.print_exc()
     record["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return record
 

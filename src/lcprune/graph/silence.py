@@ -32,8 +32,11 @@ class Numbers(Run):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model, {})
         self.used: list[tuple[str, tuple[Any, ...]]] = []
+        self.narrow = False  # something was computed in less than double precision
 
     def after(self, call: Call, out: Any) -> None:
+        if isinstance(out, Tensor) and out.is_floating_point() and out.dtype != torch.float64:
+            self.narrow = True
         self.used.append((call.name, tuple(None if isinstance(arg, Tensor) else arg for arg in call.args)))
 
 
@@ -102,8 +105,10 @@ class Silence(Run):
             out = call.func(*args, **kwargs)
         else:
             out = call.func(*call.args, **call.kwargs)
-        if (rule.mixes or (rule.contracts and self._along_space(call))) and call.labelled:
+        if rule.mixes and call.labelled:
             self._without(call, out)
+        elif rule.contracts and "convolution" in call.name:
+            self._without(call, out, space_only=True)
         return out
 
     def _silenced(self, tensor: Tensor) -> Tensor:
@@ -113,12 +118,6 @@ class Silence(Run):
             if bool(removed.any()):
                 tensor = tensor.masked_fill(removed.expand(tensor.shape), 0)
         return tensor
-
-    def _along_space(self, call: Call) -> bool:
-        """Channels laid along the space of a convolution (ECA)."""
-        return "convolution" in call.name and any(
-            varying(layer) and min(varying(layer)) > 1 for layer in call.labels[0].layers
-        )
 
     def _kept(self, tensor: Tensor) -> dict[int, Tensor]:
         """Per dimension along which channels are removed, the positions that stay."""
@@ -132,13 +131,26 @@ class Silence(Run):
                     result[dim] = stays.nonzero().reshape(-1)
         return result
 
-    def _without(self, call: Call, out: Any) -> None:
-        """Run the operator on the kept channels and put the result in their places."""
-        if not any(self._kept(tensor) for tensor in call.tensors):
+    def _without(self, call: Call, out: Any, space_only: bool = False) -> None:
+        """Run the operator on the kept channels and put the result in their places.
+
+        Args:
+            call: the operator.
+            out: its result with all channels, which is changed.
+            space_only: a convolution: only channels that are laid along its space (ECA).
+        """
+
+        def kept(tensor: Tensor) -> dict[int, Tensor]:
+            found = self._kept(tensor)
+            if space_only:
+                found = {dim: index for dim, index in found.items() if dim > 1 and tensor is call.tensors[0]}
+            return found
+
+        if not any(kept(tensor) for tensor in call.tensors):
             return
 
         def shorten(tensor: Tensor) -> Tensor:
-            for dim, index in self._kept(tensor).items():
+            for dim, index in kept(tensor).items():
                 tensor = tensor.index_select(dim, index)
             return tensor
 
@@ -146,7 +158,7 @@ class Silence(Run):
         small = call.func(*_resized(call, args), **kwargs)
         first, first_small = (out, small) if isinstance(out, Tensor) else (out[0], small[0])
         before = first.clone()
-        x, index = call.tensors[0], self._kept(call.tensors[0])
+        x, index = call.tensors[0], kept(call.tensors[0])
         if first.shape == x.shape:  # normalisation: same places
             target = first
             if len(index) == 1:
