@@ -99,7 +99,7 @@ def table(records: list[dict[str, Any]]) -> str:
         "Input sizes are the smallest of 64, 96, 128 and the network's own that it accepts. "
         "No network has an exception written for it; `benchmarks/coverage_models.txt` is the list, "
         "`benchmarks/results/coverage.json` has every record. Detectors are measured without their box "
-        "handling, ; features that a second stage reads stay.",
+        "handling; features that a second stage reads stay.",
         "",
         f"torch {torch.__version__}. Made by `python benchmarks/coverage.py`.",
         "",

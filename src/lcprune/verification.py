@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,10 +83,8 @@ def _compare(
         return tensor.to("cpu", dtype) if tensor.is_floating_point() else tensor.cpu()
 
     inputs = tree_map_only(Tensor, cast, inputs_to(args, "cpu"))
-    cut = Numbers(copy_with(smaller, lambda name, tensor: cast(tensor).clone()).eval())
-    # In-place operators of the network must not reach the caller's tensors, nor the second run.
-    got = cut.forward(tree_map_only(Tensor, torch.clone, inputs))
-    run = Silence(copy_with(model, lambda name, tensor: cast(tensor).clone()).eval(), plan.cuts, cut.used)
+    got, numbers, narrow = _run_cut(smaller, inputs, cast)
+    run = Silence(copy_with(model, lambda name, tensor: cast(tensor).clone()).eval(), plan.cuts, numbers)
     reference = run.forward(inputs)
     expected, found = _floats(reference), _floats(got)
     if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:
@@ -97,9 +96,17 @@ def _compare(
     error = max([float((a - b).abs().max()) for a, b in pairs] or [0.0])
     scale = max([float(a.abs().max()) for a, _ in pairs] or [0.0])
     # Code that casts to single precision on the way rounds accordingly, whatever precision it is run in.
-    ok = error <= _TOLERANCE[torch.float32 if cut.narrow else dtype] * max(scale, 1e-30)
-    name = str(dtype).removeprefix("torch.") + (", float32 in places" if cut.narrow and dtype is torch.float64 else "")
+    ok = error <= _TOLERANCE[torch.float32 if narrow else dtype] * max(scale, 1e-30)
+    name = str(dtype).removeprefix("torch.") + (", float32 in places" if narrow and dtype is torch.float64 else "")
     return Verification(ok, error, scale, name, tuple(sorted(run.mixed)), tuple(sorted(run.sized)))
+
+
+def _run_cut(smaller: nn.Module, inputs: Any, cast: Callable[[Tensor], Tensor]) -> tuple[Any, Any, bool]:
+    """Run a copy of the cut network, which is freed before the larger one is copied."""
+    run = Numbers(copy_with(smaller, lambda name, tensor: cast(tensor).clone()).eval())
+    # In-place operators of the network must not reach the caller's tensors, nor the second run.
+    out = run.forward(tree_map_only(Tensor, torch.clone, inputs))
+    return out, run.used, run.narrow
 
 
 def _floats(out: Any) -> list[Tensor]:
