@@ -106,6 +106,13 @@ def test_training_speed_on_a_gpu() -> None:
     assert rates and record("results/training_gpu.json")["records"][0]["lcprune"]["images_per_second"] >= 20_000
 
 
+def test_training_on_a_cpu_is_not_slower_than_a_plain_loop() -> None:
+    records = record("results/training_cpu.json")["records"]
+    assert {measured["network"] for measured in records} == {"resnet56", "vgg16", "mobilenetv2"}
+    for measured in records:  # three percent is what two runs of the same loop differ by
+        assert measured["lcprune"]["images_per_second"] >= 0.97 * measured["plain"]["images_per_second"]
+
+
 @pytest.mark.parametrize(
     ("name", "title"), [("resnet56", "ResNet-56"), ("vgg16", "VGG"), ("mobilenetv2", "MobileNetV2")]
 )
