@@ -59,9 +59,7 @@ def train(name: str, arguments: argparse.Namespace) -> None:
         progress=True,
         device=device,
         checkpoint_seconds=60,
-        max_seconds=None
-        if arguments.minutes is None
-        else 60 * arguments.minutes - (time.time() - arguments.began),
+        max_seconds=None if arguments.minutes is None else 60 * arguments.minutes - (time.time() - arguments.began),
     )
     report: dict[str, Any] = {
         "network": name,
@@ -90,9 +88,7 @@ def train(name: str, arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="CIFAR-10: an npz file or the folder of its batches")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--networks", nargs="+", default=["resnet56", "vgg16", "mobilenetv2"])
@@ -138,9 +134,7 @@ def main() -> None:
         if time.monotonic() - shown > 30:
             shown = time.monotonic()
             for name in children:
-                print(
-                    f"{time.time() - arguments.began:.0f} s: {name} {_last(arguments.out / name)}", flush=True
-                )
+                print(f"{time.time() - arguments.began:.0f} s: {name} {_last(arguments.out / name)}", flush=True)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 
