@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 
@@ -120,8 +119,3 @@ def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
 def pad_rank(layer: Tensor, ndim: int) -> Tensor:
     """Prepend dimensions of length 1, as broadcasting does."""
     return layer.reshape((1,) * (ndim - layer.ndim) + tuple(layer.shape)) if layer.ndim < ndim else layer
-
-
-def single_axis(layer: Tensor, dim: int) -> Tensor:
-    """The labels along `dim` of a layer that varies along no other dimension, as a vector."""
-    return layer.reshape(-1) if layer.shape[dim] == layer.numel() else torch.empty(0, dtype=torch.int64)
