@@ -1,213 +1,204 @@
-"""All methods at the same limit, and how long AMC and LcP search.
+"""All methods at the same limit on digits, and how long AMC and LcP search.
 
-    python benchmarks/methods.py                                  # digits: every method, 50 % MACs, three seeds
-    python benchmarks/methods.py --table                          # only write the table of docs/methods.md anew
-    python benchmarks/methods.py --gpu --data cifar10:PATH --weights resnet56.safetensors
-    python benchmarks/methods.py --search --candidates 60 --images 200   # the same comparison of searches on a CPU
+    python benchmarks/methods.py --jobs 4                  # every method, 50 % MACs, three seeds
+    python benchmarks/methods.py --table                   # only write the tables of docs/methods.md anew
+    python benchmarks/methods.py --gpu --data cifar10:PATH --weights resnet56.safetensors    # see method_times.py
 
-The first is one `lcprune train` and one `lcprune compare`; what the run folder records goes to
-benchmarks/results/methods.json and, as a table, into docs/methods.md. `--gpu` times both searches with the same
-number of candidates (400), the same images (3,000) and the same evaluator, one after the other in one process.
+Three rounds, each a set of cells (method, options, seed) that run side by side on one core each and do not depend on
+how many do:
+
+1. how to tune a cut network, for all methods alike: four settings, by what a uniformly cut network gains
+2. options of the methods that train: four settings each, the published ones among them
+3. every method with three seeds
+
+Rounds 1 and 2 see no test image: the validation split decides, by its loss, with a seed that round 3 does not use.
+A cell is one cell of `lcprune compare`. Finished cells stay in the folder `--out`, and a run that was stopped goes on
+with the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
-import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import method_tables
+import method_times
 import torch
 
-import lcprune
-from lcprune import data, methods, models
-from lcprune.evaluate import draw
-from lcprune.files import atomic_write, write_json
+from lcprune import data
+from lcprune.cli.networks import open_network
+from lcprune.cli.study import Study
+from lcprune.files import write_json
 from lcprune.runs import Run
-from lcprune.select import Limits
-from lcprune.task import Task
+from lcprune.tune import recipe
 
-RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
-START, END = "<!-- table: digits -->\n", "<!-- end -->"
+TRAIN = ("--set", "tune.batch_size=64", "--set", "tune.schedule=cosine")
+GRID_SEED = 100
 
-ORDER = [
-    *("uniform", "l1_schedule", "soft", "channel_lasso", "thinet"),  # the same share everywhere, or a schedule by hand
-    *("naive", "slimming", "single_filter", "single_filter_fisher"),  # one ranking of the whole network
-    *("morphnet", "amc", "lcp"),  # widths that are searched for
-]
-PUBLISHED = {
-    "l1_schedule": "93.04 → 93.06 at 72.4 %",
-    "soft": "93.59 → 93.35 at 47.4 %",
-    "channel_lasso": "92.8 → 91.8 at 50 %",
-    "amc": "92.8 → 91.9 at 50 %",
-    "naive": "94.18 → 93.37 at 50 %",
-    "lcp": "94.18 → 93.41 at 50 %",
-    "single_filter": "94.18 → 93.21 at 72.4 % (LcP paper)",
-    "morphnet": "94.18 → 93.51 at 62 % (LcP paper)",
+# The first entry is the paper's fine-tuning.
+TUNING = [{"lr": lr, "batch_size": batch} for lr in (0.01, 0.05) for batch in (128, 32)]
+_RATES = [{"tune_steps": 10, "lr": lr} for lr in (1e-4, 3e-4, 1e-3, 3e-3)]
+# The first entry is as published where that is known, or else the library's default. An epoch of digits is 10 steps of
+# 128 images and 40 of 32; 10 steps of 32 after each unit are about 40 epochs in all.
+GRIDS: dict[str, list[dict[str, Any]]] = {
+    "soft": [{"clip": clip, "batch_size": batch} for clip in (None, 1.0) for batch in (128, 32)],
+    "slimming": [{"strength": strength, "batch_size": batch} for strength in (1e-4, None) for batch in (128, 32)],
+    "single_filter": _RATES,
+    "single_filter_fisher": _RATES,
+    "morphnet": [{"lr": lr, "batch_size": batch} for lr in (0.01, 0.05) for batch in (128, 32)],
 }
-TRAINING = ["tune.batch_size=64", "tune.schedule=cosine"]
-# An epoch of digits is 40 steps of 32 images; everything else is the methods' default.
-SETTINGS = [
-    *TRAINING,
-    "tune.lr=0.02",
-    "search.images=600",
-    "soft.batch_size=32",
-    "slimming.batch_size=32",
-    "morphnet.batch_size=32",
-    "single_filter.tune_steps=10",
-    "single_filter.images=128",
-    "single_filter_fisher.tune_steps=10",
-    "single_filter_fisher.images=128",
-]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One network: cut, tuned and judged.
+
+    Attributes:
+        name: of its folder.
+        folder: that holds all cells, and the network in `train`.
+        method: one of `lcprune.methods()`.
+        seed: of images, search, training and tuning.
+        epochs: of tuning.
+        tuning: changes of the recipe "finetune".
+        options: of the method; what is not here has its default.
+        test: judged on test images; otherwise on the validation split, and test images are out of reach.
+    """
+
+    name: str
+    folder: Path
+    method: str
+    seed: int
+    epochs: int
+    tuning: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    test: bool = False
+
+
+def compute(cell: Cell) -> dict[str, Any]:
+    """The cell's row of results; what was done before is not done again."""
+    dataset = data.load("digits")
+    if not cell.test:
+        dataset = replace(dataset, test=dataset.test.subset([]))
+    network = open_network(str(cell.folder / "train"), dataset=dataset, device="cpu")
+    settings = {key: json.dumps(value) for key, value in asdict(cell).items() if key not in ("name", "folder")}
+    path = cell.folder / "cells" / cell.name
+    begun = (path / "config.toml").exists()
+    run = Run.resume(path, "cell", settings) if begun else Run.create(path, "cell", settings)
+    with run:
+        tuning = recipe("finetune", epochs=cell.epochs, **cell.tuning)
+        study = Study(run, network, dataset, tuning, progress=False, options={cell.method: cell.options})
+        row = study.cut(cell.method, {"macs": 0.5}, cell.seed)
+    (plan,) = run.file("networks").glob("*/plan.json")
+    trainings = json.loads(plan.read_text(encoding="utf-8"))["meta"].get("trainings")
+    return {**row, **({"trainings": trainings} if trainings else {}), "options": cell.options}
+
+
+def compute_all(cells: Iterable[Cell], pool: ProcessPoolExecutor) -> dict[str, dict[str, Any]]:
+    """Rows by name of cell."""
+    cells = list(cells)
+    futures = {pool.submit(compute, cell): cell for cell in cells}
+    rows: dict[str, dict[str, Any]] = {}
+    try:
+        for done in as_completed(futures):
+            name, row = futures[done].name, done.result()
+            rows[name] = row
+            judged = f"loss {row['loss']:.4f}, accuracy {row['accuracy']:.2%}, {row['search_seconds']:.1f} s choosing"
+            print(f"{len(rows)} of {len(cells)}  {name}: {judged}", flush=True)
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+    return {cell.name: rows[cell.name] for cell in cells}
+
+
+def choose(grid: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The setting with the least validation loss, and what all of them gave; of equal ones the first."""
+    tried = [
+        {"options": options, "loss": row["loss"], "accuracy": row["accuracy"], "seconds": row["search_seconds"]}
+        | ({"trainings": row["trainings"]} if "trainings" in row else {})
+        for options, row in zip(grid, rows, strict=True)
+    ]
+    return {"chosen": min(tried, key=lambda one: one["loss"])["options"], "tried": tried}
+
+
+def train(folder: Path) -> None:
+    """The network that all methods cut."""
+    words = ["train", "digits_resnet", "--data", "digits", "--epochs", "30", "--out", folder, *TRAIN]
+    words += ["--device", "cpu", "--no-report", "--quiet", *(["--resume"] if folder.exists() else [])]
+    single = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "lcprune", *map(str, words)], check=True, env=single)
 
 
 def digits(options: argparse.Namespace) -> None:
-    """Train a network, compare all methods, keep what was recorded."""
+    """Train a network, choose options on its validation split, compare all methods."""
     folder: Path = options.out or Path("runs") / "methods"
-    sets = [word for setting in SETTINGS for word in ("--set", setting)]
     if not (folder / "train" / "model.safetensors").exists():
-        plain = [word for setting in TRAINING for word in ("--set", setting)]
-        _lcprune("train", "digits_resnet", "--data", "digits", "--epochs", "30", "--out", folder / "train", *plain)
-    going_on = ["--resume"] if (folder / "compare").exists() else []
-    _lcprune(
-        *("compare", folder / "train", "--macs", "50%", "--seeds", options.seeds, "--epochs", options.epochs),
-        *("--methods", ",".join(options.methods), "--out", folder / "compare", "--device", "cpu", *sets, *going_on),
-    )
-    run = Run.open(folder / "compare")
-    rows = run.records("results")
-    for row in rows:
-        for plan in (folder / "compare" / "networks").glob("*/plan.json") if row["method"] == "morphnet" else ():
-            meta = json.loads(plan.read_text(encoding="utf-8"))["meta"]
-            if (meta["method"], meta["seed"]) == ("morphnet", row["seed"]):
-                row["trainings"] = meta["trainings"]
+        train(folder / "train")
+
+    def cell(name: str, method: str, seed: int, tuning: dict[str, Any], own: dict[str, Any], test: bool) -> Cell:
+        return Cell(f"{method}-{name}", folder, method, seed, options.epochs, tuning, own, test)
+
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        first = [cell(f"{n}", "uniform", GRID_SEED, setting, {}, test=False) for n, setting in enumerate(TUNING)]
+        tuning = choose(TUNING, list(compute_all(first, pool).values()))
+        best = tuning["chosen"]
+        searched = {
+            method: [cell(f"{n}", method, GRID_SEED, best, own, test=False) for n, own in enumerate(GRIDS[method])]
+            for method in GRIDS
+            if method in options.methods
+        }
+        # The longest first, so that no core is left with them at the end.
+        rows = compute_all([one for cells in reversed(searched.values()) for one in cells], pool)
+        grids = {method: choose(GRIDS[method], [rows[c.name] for c in cells]) for method, cells in searched.items()}
+        chosen = {method: grids[method]["chosen"] if method in grids else {} for method in options.methods}
+        final = [
+            cell(f"final-{seed}", method, seed, best, chosen[method], test=True)
+            for method in sorted(options.methods, key=lambda name: (name not in GRIDS, method_tables.ORDER.index(name)))
+            for seed in range(options.seeds)
+        ]
+        rows = compute_all(final, pool)
+    dataset = data.load("digits")
+    (original,) = Run.open(folder / "train").records("results")
     results = {
         "what": "every method at 50 % of the MACs of a small residual network on digits",
-        "settings": {"seeds": options.seeds, "epochs": options.epochs, "set": SETTINGS},
+        "settings": {"seeds": options.seeds, "epochs": options.epochs, "grid_seed": GRID_SEED},
+        "images": {name: len(dataset.split(name)) for name in ("train", "val", "test")},
         "machine": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "rows": rows,
+        "jobs": options.jobs,
+        "tuning": tuning,
+        "grids": grids,
+        "rows": [original, *rows.values()],
     }
-    write_json(RESULTS / "methods.json", results)
-    write_table(results)
-
-
-def write_table(results: dict[str, Any]) -> None:
-    """Put the results into docs/methods.md, between its marks."""
-    original = next(row for row in results["rows"] if row["method"] == "original")
-    lines = [
-        "| method | MACs | parameters | before tuning | after tuning | choosing | published, ResNet-56 on CIFAR-10 |",
-        "|---|---|---|---|---|---|---|",
-        f"| the network | 100 % | 100 % | | {original['accuracy']:.2%} | | |".replace("%", " %").replace("  ", " "),
-    ]
-    for method in ORDER:
-        rows = [row for row in results["rows"] if row["method"] == method]
-        if not rows:
-            continue
-        trainings = {row["trainings"] for row in rows if "trainings" in row}
-        price = f", {min(trainings)} to {max(trainings)} trainings" if trainings else ""
-        cells = [
-            f"`{method}`",
-            f"{100 * statistics.mean(row['macs_share'] for row in rows):.1f} %",
-            f"{100 * statistics.mean(row['params_share'] for row in rows):.1f} %",
-            _spread([100 * row["accuracy_before"] for row in rows]),
-            _spread([100 * row["accuracy"] for row in rows]),
-            f"{statistics.mean(row['search_seconds'] for row in rows):.1f} s{price}",
-            PUBLISHED.get(method, ""),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
-    after = rest.partition(END)[2]
-    with atomic_write(PAGE) as path:
-        path.write_text(before + START + "\n" + "\n".join(lines) + "\n\n" + END + after, encoding="utf-8")
-    print("\n".join(lines))
-
-
-def searches(options: argparse.Namespace) -> None:
-    """Time LcP's search and AMC's, everything else being equal."""
-    device = options.device
-    torch.manual_seed(0)
-    model = models.build(options.network, num_classes=10, weights=options.weights).eval().to(device)
-    example = models.example_input(options.network).to(device)
-    graph = lcprune.trace(model, example)
-    if options.data:
-        batches = data.load(options.data, seed=0).batches("train", 500, limit=options.images, seed=0)
-    else:
-        generator = torch.Generator().manual_seed(0)
-        inputs = torch.randn(options.images, *example.shape[1:], generator=generator)
-        batches = [(inputs, torch.randint(10, (options.images,), generator=generator))]
-    samples = draw(batches, options.images, 0)
-
-    def task(method: str, candidates: int) -> Task:
-        pool = max(1, candidates * 64 // 400)
-        search = lcprune.Search(pool=pool, iterations=candidates - pool, images=options.images)
-        own = {"episodes": candidates, "warmup": candidates // 4} if method == "amc" else None
-        chosen = methods.get(method).read_options(own)
-        return Task(graph, Limits(macs=0.5), samples=samples, search=search, options=chosen)
-
-    found: dict[str, Any] = {}
-    for method in ("lcp", "amc"):
-        methods.get(method).function(task(method, 8))  # libraries load, kernels are chosen
-        if torch.device(device).type == "cuda":
-            torch.cuda.synchronize()
-        started = time.perf_counter()
-        choice = methods.get(method).function(task(method, options.candidates))
-        seconds = time.perf_counter() - started
-        found[method] = {"seconds": seconds, "parts": choice.seconds, "evaluations": choice.meta["evaluations"]}
-        parts = ", ".join(f"{name} {value:.2f}" for name, value in choice.seconds.items())
-        print(f"{method}: {seconds:.2f} s for {options.candidates} candidates ({parts})", flush=True)
-    ratio = found["amc"]["seconds"] / found["lcp"]["seconds"]
-    print(f"AMC takes {ratio:.2f} times as long as LcP (the paper says 8)")
-    results = {
-        "what": "time of the AMC search and of the LcP search, same candidates, images and evaluator",
-        "network": options.network,
-        "candidates": options.candidates,
-        "images": options.images,
-        "data": options.data or "random",
-        "machine": torch.cuda.get_device_name() if torch.device(device).type == "cuda" else platform.machine(),
-        "torch": torch.__version__,
-        **found,
-        "ratio": ratio,
-    }
-    write_json(options.out or RESULTS / f"methods-search-{torch.device(device).type}.json", results)
-
-
-def _lcprune(*words: Any) -> None:
-    subprocess.run([sys.executable, "-m", "lcprune", *map(str, words)], check=True)
-
-
-def _spread(values: list[float]) -> str:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.2f} ± {deviation:.2f}"
+    write_json(options.results, results)
+    print(method_tables.write(results, options.page))
 
 
 def main() -> None:
-    gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", "--search", action="store_true", dest="search", help="time AMC against LcP")
-    parser.add_argument("--table", action="store_true", help="write the table from stored results, nothing else")
-    parser.add_argument("--methods", nargs="+", default=ORDER)
+    parser.add_argument("--table", action="store_true", help="write the tables from stored results, nothing else")
+    parser.add_argument("--methods", nargs="+", default=method_tables.ORDER, choices=method_tables.ORDER)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10, help="of tuning")
-    parser.add_argument("--network", default="resnet56")
-    parser.add_argument("--weights", help="of --network")
-    parser.add_argument("--data", help="e.g. cifar10:PATH; random images if not given")
-    parser.add_argument("--candidates", type=int, default=400)
-    parser.add_argument("--images", type=int, default=3000)
-    parser.add_argument("--device", default="cuda" if gpu else "cpu")
-    parser.add_argument("--out", type=Path, help="run folder, or the file of --gpu")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at once")
+    parser.add_argument("--results", type=Path, default=method_tables.RESULTS, help="file for the results")
+    parser.add_argument("--page", type=Path, default=method_tables.PAGE, help="file for the tables")
+    parser.add_argument("--out", type=Path, help="folder of the cells, or the file of --gpu")
+    method_times.add_arguments(parser)
     options = parser.parse_args()
     if options.table:
-        write_table(json.loads((RESULTS / "methods.json").read_text(encoding="utf-8")))
+        print(method_tables.write(json.loads(options.results.read_text(encoding="utf-8")), options.page))
     elif options.search:
-        searches(options)
+        method_times.searches(options)
     else:
         digits(options)
 

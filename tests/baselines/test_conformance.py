@@ -12,8 +12,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from lcprune import Search
-from lcprune.baselines import checkpoints
+from lcprune import Search, data
+from lcprune.baselines import amc, checkpoints
 
 SHORT = {
     "amc": {"episodes": 8, "warmup": 4, "reward": "loss"},
@@ -25,7 +25,12 @@ SHORT = {
     "channel_lasso": {"images": 64, "points": 4},
     "thinet": {"images": 64, "points": 4},
 }
-METHODS = sorted(set(lcprune.methods()) - {"schedule"})
+METHODS = lcprune.methods()
+# What a method cannot do without.
+NEEDS = {"schedule": {"schedule": {"*": 0.5}}}
+# These draw images, actions or orders; the others depend on the weights alone.
+RANDOM = sorted(set(METHODS) - {"uniform", "naive", "schedule", "l1_schedule"})
+TRAINED = ["morphnet", "single_filter", "single_filter_fisher", "slimming", "soft"]
 
 
 def prune(network, digits, method, **settings):
@@ -40,6 +45,7 @@ def prune(network, digits, method, **settings):
             "search": Search(pool=4, iterations=6, sample=2, images=192),
             "progress": False,
             "options": SHORT.get(method),
+            **NEEDS.get(method, {}),
             **settings,
         },
     )
@@ -93,6 +99,13 @@ def test_the_same_seed_gives_the_same_network(method, plain, digits) -> None:
     assert same(first, prune(plain, digits, method, seed=3))
 
 
+@pytest.mark.parametrize("method", RANDOM)
+def test_another_seed_is_another_trial(method, plain, digits) -> None:
+    search = Search(pool=4, iterations=6, sample=2, images=96)  # half of the images: which ones depends on the seed
+    first, other = (prune(plain, digits, method, seed=seed, search=search) for seed in (0, 1))
+    assert not same(first, other) or [one.beta for one in first.history] != [one.beta for one in other.history]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_an_interrupted_run_goes_on_to_the_same_network(method, plain, digits, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
@@ -112,9 +125,58 @@ def test_an_interrupted_run_goes_on_to_the_same_network(method, plain, digits, t
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_limit_that_cannot_be_met_is_refused(method, plain, digits) -> None:
+def test_a_run_interrupted_early_goes_on_to_the_same_network(method, plain, digits, tmp_path) -> None:
+    whole = Counted()
+    expected = prune(plain, digits, method, loss_fn=whole)
+    if whole.calls:  # nothing, or not much, has been kept by then
+        with pytest.raises(KeyboardInterrupt):
+            prune(plain, digits, method, loss_fn=Counted(stop=whole.calls // 4 + 1), run_dir=tmp_path)
+    assert same(expected, prune(plain, digits, method, loss_fn=Counted(), run_dir=tmp_path, resume=True))
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_training_on_a_whole_set_repeats_itself_and_goes_on(method, plain, digits, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
+    images = data.load("digits").batches("train", 64, limit=192, seed=0)  # the method trains on all behind them
+    settings = {"data": images, "options": {**SHORT[method], "batch_size": 256}}
+    whole = Counted()
+    expected = prune(plain, digits, method, loss_fn=whole, **settings)
+    assert same(expected, prune(plain, digits, method, loss_fn=Counted(), **settings))
+    with pytest.raises(KeyboardInterrupt):
+        prune(plain, digits, method, loss_fn=Counted(stop=whole.calls * 3 // 4), run_dir=tmp_path, **settings)
+    rest = Counted()
+    assert same(expected, prune(plain, digits, method, loss_fn=rest, run_dir=tmp_path, resume=True, **settings))
+    assert rest.calls < 0.75 * whole.calls
+
+
+def test_amc_rewarded_by_accuracy_repeats_itself_and_goes_on(plain, digits, tmp_path, monkeypatch) -> None:
+    settings = {
+        "options": {"episodes": 8, "warmup": 4},
+        "data": data.load("digits").batches("train", 64, limit=192, seed=0),
+    }
+    expected = prune(plain, digits, "amc", **settings)
+    assert {round(record.loss * 144, 6).is_integer() for record in expected.history} == {True}  # validation images
+    judge = amc.top1_error
+    calls = iter(range(12))
+
+    def interrupt(output, target):
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return judge(output, target)
+
+    interrupt.__qualname__ = judge.__qualname__  # records know the loss by its name
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(amc, "top1_error", interrupt)
+        prune(plain, digits, "amc", run_dir=tmp_path, **settings)
+    assert same(expected, prune(plain, digits, "amc", run_dir=tmp_path, resume=True, **settings))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_limit_that_cannot_be_met_is_refused_before_anything_is_trained(method, plain, digits) -> None:
+    counted = Counted()
     with pytest.raises(lcprune.BudgetError, match="smallest"):
-        prune(plain, digits, method, macs=0.001)
+        prune(plain, digits, method, macs=0.001, loss_fn=counted)
+    assert counted.calls == 0 or method == "lcp"  # which has looked at the whole network by then, and trains nothing
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -59,11 +59,14 @@ def amc(task: Task) -> Choice:
     can still be met with every later layer at its floor. Which units of a layer go is the metric's choice. 400
     episodes with 100 of warm-up, two hidden layers of 300, as published.
 
-    Differs from the published set-up: a residual group is one layer; the floor is `min_keep` (published 20 %); warm-up
-    actions are uniform, as in the authors' code; no reconstruction of the weights that remain (published for VGG).
+    Differs from the published set-up: a residual group is one layer; the floor is `min_keep` (published 20 %); which
+    units go is `metric=`, by default l2; weights that remain are not fitted anew by least squares, as the authors' code
+    does for 1x1 convolutions; channels are not rounded to multiples of 8 (`multiple_of=8` does). As in that code,
+    warm-up actions are uniform, every layer of an episode gets the reward of its end less a moving average, and the
+    noise falls by 5 % per episode; the code's default is 800 episodes, the paper's search 400.
 
-    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.9 at 62.7 M MACs (50 %), 90.2 before tuning; the search took one hour
-    on a Titan Xp.
+    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.9 at 62.7 M MACs (50 %), 90.2 before tuning (the last: not verified);
+    the search took one hour on a Titan Xp (as the LcP paper has it).
     """
     options: Amc = task.options or Amc()
     started = time.perf_counter()

@@ -62,10 +62,14 @@ def morphnet(task: Task) -> Choice:
     scales (published: whatever width comes out, and a uniform expansion afterwards); weights are kept and tuned
     (published: trained from scratch); groups without a normalisation stay whole.
 
-    Published: no ResNet-56 (Inception V2 on ImageNet, +1.1 points at the same MACs). Run by the LcP paper on ResNet-56,
-    CIFAR-10: 94.18 -> 93.51 at 77.8 M MACs (62 %).
+    Published: no ResNet-56 (Inception V2 on ImageNet, +1.1 points at the same MACs: not verified). Run by the LcP paper
+    on ResNet-56, CIFAR-10: 94.18 -> 93.51 at 77.8 M MACs (62 %).
     """
     options: MorphNet = task.options or MorphNet()
+    untrained = scales_of(task.graph, task.graph.model, "morphnet")
+    select_scales(
+        task, untrained.numbers(), untrained.bare
+    )  # a limit that cannot be met is refused before any training
     bound = min(task.limits.bounds(task.graph.cost), key=lambda bound: bound.value / bound.full)
     steps = options.epochs * Feed(task, options.batch_size).steps
     sizes = task.graph.cost.sizes

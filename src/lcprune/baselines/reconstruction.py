@@ -53,7 +53,7 @@ def channel_lasso(task: Task) -> Choice:
     residual group is chosen for all of its readers together (published: readers choose for themselves, by a sampler in
     front of each block); groups that no plain convolution or linear layer reads are chosen by `metric=`.
 
-    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.8 at 62.7 M MACs (50 %).
+    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.8 at 62.7 M MACs (50 %), as the LcP paper quotes it.
     """
     return _reconstruct(task, lasso)
 
@@ -65,7 +65,7 @@ def thinet(task: Task) -> Choice:
     Differs from the published set-up: full weights by least squares where the authors scale channels; no epoch of
     tuning after each layer; residual groups are cut too; otherwise as "channel_lasso".
 
-    Published: no ResNet-56 (ResNet-50 on ImageNet, 72.88 -> 72.04 at 63 % of the MACs).
+    Published: no ResNet-56 (ResNet-50 on ImageNet, 72.88 -> 72.04 at 63 % of the MACs, as the LcP paper quotes it).
     """
     return _reconstruct(task, greedy)
 

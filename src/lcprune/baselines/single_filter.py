@@ -25,6 +25,8 @@ from lcprune.progress import Progress
 from lcprune.task import Choice, Kept, Task
 from lcprune.tune.feed import mix
 
+_DECAY = 1e-4  # of weights while tuning, as published
+
 
 @dataclass(frozen=True)
 class SingleFilter:
@@ -55,9 +57,13 @@ def single_filter(task: Task) -> Choice:
 
     Scores of a group are divided by their Euclidean length, as published; `metric=` is of no effect.
 
-    Differs from the published set-up: scores come from images of their own instead of the batches of the tuning;
-    coupled filters add up; no term for the MACs that a unit saves; momentum begins anew after each removal. `step` > 1
-    removes more at a time and is faster by as much.
+    Published between two removals: 30 steps (VGG-16 on Birds-200; 10 for AlexNet on Flowers-102) of 32 images at a rate
+    of 1e-4, momentum 0.9, weight decay 1e-4.
+
+    Differs from the published set-up: a rate of 1e-3; scores come from images of their own instead of the batches of
+    the tuning; coupled filters add up; no term for the MACs that a unit saves (published beside the plain form);
+    momentum is Nesterov's and begins anew after each removal. `step` > 1 removes more at a time and is faster by as
+    much.
 
     Published: no ResNet-56 (VGG-16 and AlexNet, transfer). Run by the LcP paper on ResNet-56, CIFAR-10: 94.18 -> 93.21
     at 90.8 M MACs (72.4 %); MobileNetV2 on Birds-200: 80.22 -> 75.94 at 50 % MACs.
@@ -73,7 +79,7 @@ def single_filter_fisher(task: Task) -> Choice:
     distillation; otherwise as "single_filter", without its rescaling of layers, since Fisher information is already
     a change of the loss.
 
-    Published: gaze prediction only (about 10 times faster at the same AUC); no classification network.
+    Published: gaze prediction only (10 times faster at the same AUC on CAT2000); no classification network.
     """
     return _prune(task, "fisher", normalise=False)
 
@@ -195,7 +201,7 @@ def _scores(
 def _tune(task: Task, model: nn.Module, options: SingleFilter, batches: Iterator[Any], rounds: int) -> None:
     if not options.tune_steps:
         return
-    optimizer = optimizer_of(model, Training(lr=options.lr))
+    optimizer = optimizer_of(model, Training(lr=options.lr, weight_decay=_DECAY))
     with training_mode(model):
         for step, batch in zip(range(options.tune_steps), batches, strict=False):
             torch.manual_seed(mix(task.seed, rounds, step, 2))  # dropout

@@ -10,6 +10,7 @@ import numpy as np
 from lcprune import metrics
 from lcprune.baselines.training import Training, train
 from lcprune.baselines.units import zero_units
+from lcprune.errors import ConfigError
 from lcprune.evaluate import collate, recalibrate
 from lcprune.methods import register
 from lcprune.task import Choice, Kept, Task, make_ranking
@@ -20,11 +21,16 @@ class Soft(Training):
     """Options of the method "soft".
 
     Attributes:
-        clip: longest gradient. The norm behind a zeroed filter divides by almost nothing, so without this the filter
-            comes back ten times as long as the others and is never short again.
+        clip: longest gradient; None for any. The norm behind a zeroed filter divides by almost nothing, so without this
+            the filter comes back ten times as long as the others and is never short again.
     """
 
-    clip: float = 1.0
+    clip: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(f"clip={self.clip} must be positive")
 
 
 @register("soft", needs_data=True, options=Soft)
@@ -39,7 +45,8 @@ def soft(task: Task) -> Choice:
     it a zeroed filter would never get a gradient again). At the end the shifts go too, and the statistics of all norms
     are measured anew, so that the cut network is the one that is judged. Gradients are clipped (see `clip`).
 
-    Published: ResNet-56 on CIFAR-10, 93.59 +- 0.58 -> 93.35 +- 0.31 at 59.4 M MACs (47.4 %).
+    Published: ResNet-56 on CIFAR-10, 93.59 +- 0.58 -> 93.35 +- 0.31 at 59.4 M MACs (47.4 %), as the LcP paper quotes
+    it.
     """
     options: Soft = task.options or Soft()
     model = copy.deepcopy(task.graph.model)
@@ -55,6 +62,7 @@ def soft(task: Task) -> Choice:
         zero_units(graph, model, gone, roles)
         return kept
 
+    shortest_go()  # a limit that cannot be met is refused before the training
     train(task, model, options, "soft", after_epoch=lambda: zero("out"), clip=options.clip)
     kept = zero("out", "along")
     recalibrate(model, collate(task.need_samples(), 128, next(model.parameters()).device))
