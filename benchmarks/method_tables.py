@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 from lcprune.files import atomic_write
 
-RESULTS = Path(__file__).parent / "results" / "methods.json"
+FOLDER = Path(__file__).parent / "results"
+RESULTS = FOLDER / "methods.json"
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
-START, END = "<!-- table: digits -->\n", "<!-- end -->"
+START, SEARCHES, END = "<!-- table: digits -->\n", "<!-- table: searches -->\n", "<!-- end -->"
 
 ORDER = [
     *("uniform", "l1_schedule", "soft", "channel_lasso", "thinet"),  # the same share everywhere, or a schedule by hand
@@ -32,14 +34,44 @@ _NOTHING = {"clip": "none", "strength": "scaled to the training"}  # what None m
 
 
 def write(results: dict[str, Any], page: Path = PAGE) -> str:
-    """Put the tables between the page's marks."""
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(START)
+    """Put the tables of a comparison between the page's marks."""
+    return _put(tables(results), START, page)
+
+
+def write_searches(page: Path = PAGE) -> str:
+    """Put the times of all searches that are recorded between the page's marks."""
+    return _put(searches(), SEARCHES, page)
+
+
+def _put(made: str, start: str, page: Path) -> str:
+    before, _, rest = page.read_text(encoding="utf-8").partition(start)
     after = rest.partition(END)[2]
-    made = tables(results)
     with atomic_write(page) as path:
-        path.write_text(before + START + "\n" + made + "\n\n" + END + after, encoding="utf-8")
+        path.write_text(before + start + "\n" + made + "\n\n" + END + after, encoding="utf-8")
     return made
+
+
+def searches() -> str:
+    """Times of AMC and LcP, one row per machine."""
+    lines = [
+        "| machine | network, images | LcP | AMC | of it the agent | ratio | accuracy before tuning, LcP / AMC |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind in ("cuda", "cpu"):
+        file = FOLDER / f"methods-search-{kind}.json"
+        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        if "ratio" not in found:  # stopped before both were done
+            continue
+        lcp, amc = found["lcp"], found["amc"]
+        cells = [
+            found["machine"] if kind == "cuda" else "CPU, one thread",
+            f"`{found['network']}`, {found['images']:,} of {found['data']}",
+            *(f"{value:.1f} s" for value in (lcp["seconds"], amc["seconds"], amc["parts"]["agent"])),
+            f"{found['ratio']:.1f}",
+            " / ".join(f"{100 * one['found']['validation_accuracy']:.1f} %" for one in (lcp, amc)),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def tables(results: dict[str, Any]) -> str:

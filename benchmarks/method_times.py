@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import method_tables
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
@@ -32,7 +33,6 @@ from lcprune.files import write_json
 from lcprune.select import Limits
 from lcprune.task import Choice, Task
 
-RESULTS = Path(__file__).parent / "results"
 LIMIT = 0.5
 
 
@@ -81,7 +81,7 @@ def searches(options: argparse.Namespace) -> None:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    file = options.out or RESULTS / f"methods-search-{device.type}.json"
+    file = options.out or method_tables.FOLDER / f"methods-search-{device.type}.json"
     whole = [np.arange(group.size) for group in graph.groups]
     results["whole"] = _judge(graph, whole, samples, held_out, device)
     for method in ("lcp", "amc"):
@@ -101,6 +101,8 @@ def searches(options: argparse.Namespace) -> None:
             results["ratio"] = results["amc"]["seconds"] / results["lcp"]["seconds"]
         write_json(file, results)
         print(_line(method, choice, results), flush=True)
+    if not options.out:
+        method_tables.write_searches()
     print(f"AMC takes {results['ratio']:.2f} times as long as LcP (the paper says 8, on different machines); {file}")
 
 

@@ -197,6 +197,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.table:
         print(method_tables.write(json.loads(options.results.read_text(encoding="utf-8")), options.page))
+        print(method_tables.write_searches(options.page))
     elif options.search:
         method_times.searches(options)
     else:

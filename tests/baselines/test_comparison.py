@@ -19,6 +19,16 @@ def test_every_method_that_can_be_compared_is() -> None:
     assert set(method_tables.PUBLISHED) < set(method_tables.ORDER)
 
 
+def test_the_page_says_what_the_records_hold() -> None:
+    page = method_tables.PAGE.read_text(encoding="utf-8")
+    assert method_tables.searches() in page
+    results = json.loads(method_tables.RESULTS.read_text(encoding="utf-8"))
+    if "grids" in results:
+        assert method_tables.tables(results) in page
+    else:  # made before options were chosen on the validation split
+        assert "This table is older than the text" in page
+
+
 def test_every_grid_is_as_large_as_the_others_and_can_be_run() -> None:
     assert {len(grid) for grid in [comparison.TUNING, *comparison.GRIDS.values()]} == {4}
     for method, grid in comparison.GRIDS.items():
