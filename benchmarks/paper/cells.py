@@ -1,0 +1,303 @@
+"""What there is to run, in order of value: one cell is one run folder.
+
+A cell is small enough to be finished, or taken up again, within a few minutes. Tables and figures are made from
+whatever cells exist. Kinds:
+
+    train      a baseline from scratch
+    frontier   one search, and the networks that it gives at several limits, judged before tuning
+    metric     how far the loss moves without a unit, beside what metrics say
+    tune       one of a frontier's networks, fine-tuned and judged
+    objective  one selection: what cheap objectives say of it, and what a brief tuning makes of it
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DONE = "done.json"  # in a cell's folder: the cell is complete
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One piece of work.
+
+    Attributes:
+        name: also its folder.
+        kind: which function of `work.py` does it.
+        network: what it is about.
+        trial: counts from 1; the seed of drawn images, search and tuning.
+        needs: cells that must be done before.
+        shown: tables and figures that use it, e.g. "table-1".
+        options: the rest, as plain values.
+    """
+
+    name: str
+    kind: str
+    network: str
+    trial: int = 1
+    needs: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is: the paper's sizes, or tiny ones that try the whole way in seconds.
+
+    Attributes:
+        network: what the frontier is made of.
+        weights: of it; None starts from random ones.
+        limits: MACs of the frontier, by how soon they are wanted.
+        pool, iterations, images: of a search.
+        epochs: of fine-tuning.
+        brief: epochs of the objectives' tuning.
+        looks: steps of it after which the network is judged.
+        studied: MACs at which objectives are studied.
+        spreads: of random compensations, in deviations of each group's metric.
+        draws: random compensations of each spread.
+        replayed: candidates of the first search that are studied too.
+        units: of each group, in the figure of metrics.
+        trials: of every cell of the first table.
+        val: images held out; None for a tenth.
+        others: other networks, with their limits.
+    """
+
+    network: str = "resnet56"
+    weights: Path | None = ROOT / "examples" / "resnet56-cifar10.safetensors"
+    limits: tuple[float, ...] = (0.5, 0.3, 0.7, 0.2, 0.4, 0.6)
+    pool: int = 64
+    iterations: int = 336
+    images: int = 3000
+    epochs: int = 60
+    brief: int = 6
+    looks: tuple[int, ...] = (50, 200)
+    studied: tuple[float, ...] = (0.5, 0.25)
+    spreads: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
+    draws: int = 6
+    replayed: tuple[int, ...] = (20, 60, 120, 200, 300)
+    units: int = 10
+    trials: int = 3
+    val: int | None = 5000
+    others: Mapping[str, tuple[float, ...]] = field(
+        default_factory=lambda: {"vgg16": (0.224,), "mobilenetv2": (0.2, 0.05)}
+    )
+
+
+PAPER = Scale()
+TINY = Scale(
+    network="digits_resnet",
+    weights=None,
+    limits=(0.5, 0.7),
+    pool=3,
+    iterations=2,
+    images=64,
+    epochs=2,
+    brief=1,
+    looks=(1, 3),
+    studied=(0.5,),
+    spreads=(1.0,),
+    draws=2,
+    replayed=(1,),
+    units=2,
+    trials=2,
+    val=None,
+    others={},
+)
+
+
+def registry(scale: Scale = PAPER) -> dict[str, Cell]:
+    """Every cell by name, the most valuable first."""
+    made: dict[str, Cell] = {}
+    for cell in _ordered(scale):
+        assert cell.name not in made, cell.name
+        made[cell.name] = cell
+    return made
+
+
+def percent(share: float) -> str:
+    """A limit as it is written in names: 0.5 is "50", 0.224 is "22.4"."""
+    return f"{100 * share:.1f}".removesuffix(".0")
+
+
+def chosen(cells: dict[str, Cell], patterns: Sequence[str], shown: Sequence[str] = ()) -> list[Cell]:
+    """The cells that match a pattern or are shown in a table or figure, with everything they need.
+
+    Args:
+        cells: what `registry` gave.
+        patterns: of names, e.g. "resnet56/tune/*"; none means all.
+        shown: tables and figures, e.g. "table-1"; none means all.
+    """
+    wanted = {
+        name
+        for name, cell in cells.items()
+        if (not patterns or any(fnmatch.fnmatch(name, pattern) for pattern in patterns))
+        and (not shown or set(shown) & set(cell.shown))
+    }
+    for name in reversed(cells):  # what a cell needs stands before it
+        if name in wanted:
+            wanted.update(cells[name].needs)
+    return [cell for name, cell in cells.items() if name in wanted]
+
+
+# -- the cells ---------------------------------------------------------------------------------------------
+
+
+def _ordered(scale: Scale) -> Iterator[Cell]:
+    yield from _before_tuning(scale)
+    for limit in scale.limits:
+        for method in ("lcp", "naive", "uniform"):
+            yield _tune(scale, method, limit, 1)
+    yield from _objectives(scale)
+    for limit in scale.limits:
+        for trial in range(2, scale.trials + 1):
+            for method in ("lcp", "naive", "uniform"):
+                yield _tune(scale, method, limit, trial)
+        for trial in range(1, scale.trials + 1):
+            if trial > 1 and limit != min(scale.limits):
+                yield _each(scale, limit, trial)
+            if limit != min(scale.limits):  # there, the search for the frontier is the search for the limit
+                yield _tune(scale, "each", limit, trial)
+        if limit == scale.limits[0]:
+            yield from _best(scale)
+    yield from _in_full(scale)
+    for other, limits in scale.others.items():
+        yield from _other(scale, other, limits)
+    for limit in scale.limits:
+        for method in ("lcp", "naive", "uniform"):
+            yield _tune(scale, method, limit, 1, resource="params")
+
+
+def _before_tuning(scale: Scale) -> Iterator[Cell]:
+    """Searches and cuts: seconds each, so they go first."""
+    shown = ("table-1", "figure-2", "figure-3", "figure-4", "figure-5", "figure-7", "figure-8")
+    yield _frontier(scale, "l2", 1, shown, ("lcp", "naive", "uniform"))
+    yield Cell(f"{scale.network}/metric", "metric", scale.network, shown=("figure-1",), options={"units": scale.units})
+    for limit in scale.limits:
+        if limit != min(scale.limits):
+            yield _each(scale, limit, 1)
+    for trial in range(2, scale.trials + 1):
+        yield _frontier(scale, "l2", trial, ("table-1", "figure-2", "figure-4"), ("lcp",))
+    params = ("figure-2",)
+    yield _frontier(scale, "params", 1, params, ("lcp", "naive", "uniform"), resource="params")
+    for metric in ("l1", "taylor"):
+        yield _frontier(scale, metric, 1, ("figure-7",), ("lcp", "naive"), metric=metric)
+    for floor in (0.0, 0.2, 0.3):
+        yield _frontier(scale, f"floor-{percent(floor)}", 1, ("figure-8",), ("lcp", "naive"), min_keep=floor)
+
+
+def _frontier(scale: Scale, name: str, trial: int, shown: Iterable[str], methods: Sequence[str], **more: Any) -> Cell:
+    options = {"limits": list(scale.limits), "methods": list(methods), **more}
+    full = f"{scale.network}/frontier/{name}/{trial}"
+    return Cell(full, "frontier", scale.network, trial, shown=tuple(shown), options=options)
+
+
+def _each(scale: Scale, limit: float, trial: int, name: str = "each", **search: Any) -> Cell:
+    """A search at one limit, for that limit alone."""
+    options = {"limits": [limit], "methods": ["lcp"], **({"search": search} if search else {})}
+    shown = ("table-1", "figure-5") if name == "each" else ("best",)
+    full = f"{scale.network}/{name}/{percent(limit)}/{trial}"
+    return Cell(full, "frontier", scale.network, trial, shown=shown, options=options)
+
+
+def _tune(scale: Scale, method: str, limit: float, trial: int, resource: str = "macs") -> Cell:
+    """A network of table 1. Naive and uniform networks are the same in every trial; only their tuning differs."""
+    if method == "each":
+        source = f"{scale.network}/each/{percent(limit)}/{trial}"
+    else:
+        kind = "l2" if resource == "macs" else resource
+        source = f"{scale.network}/frontier/{kind}/{trial if method == 'lcp' else 1}"
+    shown = ("table-1", "figure-2", "figure-4") if resource == "macs" else ("figure-2",)
+    name = f"{scale.network}/tune/{method}-{percent(limit)}{'' if resource == 'macs' else '-params'}/{trial}"
+    cut = "lcp" if method == "each" else method
+    options = {"plan": f"{cut}-{percent(limit)}", "method": method, "limit": limit, "resource": resource}
+    return Cell(name, "tune", scale.network, trial, (source,), shown, {**options, "recipe": {"epochs": scale.epochs}})
+
+
+def _objectives(scale: Scale) -> Iterator[Cell]:
+    for limit in scale.studied:
+        for name, options in _selections(scale):
+            source = options.get("source")
+            yield Cell(
+                f"{scale.network}/objective/{percent(limit)}/{name}",
+                "objective",
+                scale.network,
+                needs=(source,) if source else (),
+                shown=("objectives",),
+                options={"limit": limit, "selection": name, **options},
+            )
+
+
+def _in_full(scale: Scale) -> Iterator[Cell]:
+    """Some selections tuned in full: what the brief tuning says is worth what it says of the long one."""
+    for limit in scale.studied:
+        for name in ("naive", "uniform", "lcp-1", *(f"random-{spread:g}-1" for spread in scale.spreads)):
+            if limit in scale.limits and not name.startswith("random"):
+                continue  # tuned for table 1 already
+            study = f"{scale.network}/objective/{percent(limit)}/{name}"
+            options = {"plan": "plan", "method": name, "limit": limit, "resource": "macs"}
+            yield Cell(
+                f"{scale.network}/full/{percent(limit)}-{name}/1",
+                "tune",
+                scale.network,
+                needs=(study,),
+                shown=("objectives",),
+                options={**options, "recipe": {"epochs": scale.epochs}, "test": False},
+            )
+
+
+def _selections(scale: Scale) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Ways to cut: by name, and where the compensation comes from."""
+    yield "naive", {}
+    yield "uniform", {}
+    for trial in range(1, scale.trials + 1):
+        yield f"lcp-{trial}", {"source": f"{scale.network}/frontier/l2/{trial}"}
+    for iteration in scale.replayed:
+        yield f"candidate-{iteration}", {"source": f"{scale.network}/frontier/l2/1", "iteration": iteration}
+    for spread in scale.spreads:
+        for draw in range(1, scale.draws + 1):
+            yield f"random-{spread:g}-{draw}", {"spread": spread, "seed": 1000 * draw + round(10 * spread)}
+
+
+def _best(scale: Scale) -> Iterator[Cell]:
+    """What can be added to the paper's recipe at half the MACs; judged on validation images only."""
+    limit, network = 0.5, scale.network
+    sources = {"lcp": f"{network}/frontier/l2/1", "naive": f"{network}/frontier/l2/1"}
+    distil = {"distill": 0.5, "temperature": 4.0}
+    long = {"epochs": 2 * scale.epochs, "schedule": "cosine", "lr": 0.05}
+
+    def tuned(name: str, source: str, plan: str, recipe: dict[str, Any]) -> Cell:
+        options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
+        options.update(recipe={"epochs": scale.epochs, **recipe}, test=False)
+        return Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
+
+    yield tuned("naive-distilled", sources["naive"], "naive", distil)
+    yield tuned("lcp-distilled", sources["lcp"], "lcp", distil)
+    yield tuned("naive-long-distilled", sources["naive"], "naive", {**long, **distil})
+    yield tuned("naive-long", sources["naive"], "naive", long)
+    for name, search in (("affine", {"form": "affine"}), ("recalibrated", {"recalibrate": True})):
+        yield _each(scale, limit, 1, name, **search)
+        yield tuned(f"{name}-search", f"{network}/{name}/{percent(limit)}/1", "lcp", {})
+    yield tuned("lcp-long-distilled", sources["lcp"], "lcp", {**long, **distil})
+
+
+def _other(scale: Scale, network: str, limits: tuple[float, ...]) -> Iterator[Cell]:
+    shown = ("table-1",) if network == "vgg16" else ("figure-6",)
+    # The rate that is usual for this VGG: its three linear layers have no normalisation to hold 0.1.
+    recipe = {"epochs": 200, **({"lr": 0.05} if network == "vgg16" else {})}
+    yield Cell(f"{network}/baseline", "train", network, 0, shown=shown, options={"recipe": recipe})
+    for trial in range(1, scale.trials + 1):
+        options = {"limits": list(limits), "methods": ["lcp", "naive", "uniform"] if trial == 1 else ["lcp"]}
+        search = f"{network}/frontier/l2/{trial}"
+        yield Cell(search, "frontier", network, trial, (f"{network}/baseline",), shown, options)
+        for limit in limits:
+            for method in ("lcp", "naive", "uniform"):
+                source = search if method == "lcp" else f"{network}/frontier/l2/1"
+                options = {"plan": f"{method}-{percent(limit)}", "method": method, "limit": limit, "resource": "macs"}
+                name = f"{network}/tune/{method}-{percent(limit)}/{trial}"
+                recipe = {"epochs": scale.epochs}
+                yield Cell(name, "tune", network, trial, (source,), shown, {**options, "recipe": recipe})

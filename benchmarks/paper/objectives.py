@@ -1,0 +1,239 @@
+"""Does compensation help after tuning? Cheap objectives of a selection against what tuning makes of it.
+
+    python benchmarks/paper/run.py --data cifar10:PATH --out runs/paper --show objectives    # the cells
+    python benchmarks/paper/tables.py --runs runs/paper --show objectives                     # table and figure
+
+Selections of one size: naive, uniform, LcP's, candidates that its search met, and random compensations of several
+spreads. Of each: the loss and the distance to the full network's outputs on training images that no search saw,
+right after the cut, after new batch-norm statistics, and after a few steps of tuning; and the validation loss and
+accuracy after a brief tuning. What an objective is worth is its rank correlation with the latter.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+import lcprune
+from lcprune import tune
+from lcprune.search import Space, read_records
+from lcprune.select import Limits, Ranking
+from lcprune.tune.distributed import join
+from lcprune.tune.run import Run as Training
+
+if TYPE_CHECKING:
+    from paper.cells import Cell
+    from paper.work import Bench
+
+# The searches draw their images with the seeds 1, 2, 3: these are others, so that no selection was fitted to them.
+_IMAGES_SEED = 0
+
+OBJECTIVES = {
+    "cut loss": "loss difference (the paper's)",
+    "cut distance": "distance to the full network's outputs",
+    "recalibrated loss": "loss difference after new batch-norm statistics",
+    "recalibrated distance": "distance after new batch-norm statistics",
+    "step loss": "loss after {} steps of tuning",
+    "step distance": "distance after {} steps of tuning",
+    "removed": "metric of what was removed",
+    "params": "parameters kept",
+}
+
+
+# -- measuring ---------------------------------------------------------------------------------------------
+
+
+def select(bench: Bench, cell: Cell) -> lcprune.Plan:
+    """The selection that a cell is about."""
+    options, graph = cell.options, bench.graph(cell.network)
+    scores = lcprune.metrics.score(graph, "l2")
+    ranking = Ranking(scores, graph.cost, 0.1)
+    limits = Limits(macs=options["limit"])
+    if options["selection"] == "uniform":
+        return graph.plan(ranking.uniform(limits)).with_meta(selection="uniform")
+    beta = np.zeros(len(graph.groups))
+    if "spread" in options:
+        noise = np.random.default_rng(options["seed"]).standard_normal(len(beta))
+        beta = options["spread"] * noise * Space.of(scores).deviations
+    elif "source" in options:
+        source = bench.out / options["source"]
+        if "iteration" in options:
+            beta = np.array(read_records(source / "search" / "search.jsonl")[1][options["iteration"]].beta)
+        else:  # one compensation for all limits of the frontier
+            beta = np.array(lcprune.Plan.load(min((source / "plans").glob("lcp-*.json"))).meta["beta"])
+    return graph.plan(ranking.select(limits, beta=beta)).with_meta(selection=options["selection"], beta=beta.tolist())
+
+
+def measure(bench: Bench, cell: Cell, plan: lcprune.Plan) -> dict[str, Any]:
+    """Every objective of a selection, and the network after a brief tuning."""
+    graph, full = bench.graph(cell.network), bench.network(cell.network)
+    batches = list(bench.images(_IMAGES_SEED))
+    with torch.no_grad():
+        taught = [full(images) for images, _ in batches]
+    seconds: dict[str, float] = {}
+    row: dict[str, Any] = {"seconds": seconds}
+
+    def look(name: str, model: nn.Module, started: float) -> None:
+        row.update({f"{name} {key}": value for key, value in _look(model, batches, taught).items()})
+        seconds[name] = round(time.perf_counter() - started, 3)
+
+    row["full loss"] = _look(full, batches, taught)["loss"]
+    scores = lcprune.metrics.score(graph, "l2")
+    kept = [list(plan.kept.get(group.name, range(group.size))) for group in graph.groups]
+    row["removed"] = float(sum(score.sum() - score[units].sum() for score, units in zip(scores, kept, strict=True)))
+    started = time.perf_counter()
+    model = plan.apply(full).eval()
+    look("cut", model, started)
+    fresh = copy.deepcopy(model)
+    started = time.perf_counter()
+    tune.recalibrate(fresh, bench.dataset, bench.scale.images, seed=_IMAGES_SEED, device=bench.device)
+    look("recalibrated", fresh, started)
+    _brief(bench, model, look)
+    row |= bench.judge(model, "val", "val_")
+    return row
+
+
+def _brief(bench: Bench, model: nn.Module, look: Any) -> None:
+    """Tune for a few epochs with the fine-tuning schedule in small, looking in between."""
+    recipe = tune.recipe("finetune", epochs=bench.scale.brief, seed=1, **bench.training)
+    world = join(bench.device)
+    training = Training(model, bench.dataset, recipe, None, None, world, 0)
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        training.prepare(False)
+        started, done = time.perf_counter(), 0
+        for epoch in range(recipe.epochs):
+            training.stepper.start(epoch, 0)
+            for position in range(training.feed.steps):
+                training.stepper.step(position)
+                done += 1
+                if done in bench.scale.looks:
+                    look(f"step{done}", model, started)
+                    model.train()
+    finally:
+        training.restore()
+        torch.backends.cudnn.benchmark = before
+        world.leave()
+    model.eval()
+
+
+@torch.no_grad()
+def _look(
+    model: nn.Module, batches: Sequence[tuple[torch.Tensor, torch.Tensor]], taught: Sequence[torch.Tensor]
+) -> dict[str, float | None]:
+    """Loss, accuracy and mean Kullback-Leibler distance of the full network's outputs from these."""
+    model.eval()
+    sums = torch.zeros(3, dtype=torch.float64, device=batches[0][1].device)
+    for (images, labels), teacher in zip(batches, taught, strict=True):
+        logits = model(images).float()
+        known, ours = functional.log_softmax(teacher.float(), 1), functional.log_softmax(logits, 1)
+        distance = functional.kl_div(ours, known, reduction="sum", log_target=True)
+        correct = (logits.argmax(1) == labels).sum()
+        sums += torch.stack([functional.cross_entropy(logits, labels, reduction="sum"), distance, correct]).double()
+    means = (sums / sum(len(labels) for _, labels in batches)).tolist()
+    return {
+        name: value if math.isfinite(value) else None
+        for name, value in zip(("loss", "distance", "accuracy"), means, strict=True)
+    }
+
+
+# -- what it shows -----------------------------------------------------------------------------------------
+
+
+def value_of(row: Mapping[str, Any], objective: str) -> float:
+    """What an objective says of a selection: lower is meant to be better; infinite where it has no number."""
+    value = row.get(objective)
+    if value is None:
+        return math.inf
+    if objective in ("cut loss", "recalibrated loss") and row.get("full loss") is not None:
+        return abs(value - row["full loss"])
+    return -float(value) if objective == "params" else float(value)
+
+
+def objectives_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The objectives that were measured, with words for them."""
+    steps = sorted({int(key[4:].split()[0]) for row in rows for key in row if key.startswith("step") and " " in key})
+    found = {}
+    for name, words in OBJECTIVES.items():
+        if name.startswith("step "):
+            found.update({f"step{step} {name[5:]}": words.format(step) for step in steps})
+        elif any(name in row for row in rows):
+            found[name] = words
+    return found
+
+
+def spearman(
+    first: NDArray[np.float64], second: NDArray[np.float64], times: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """Rank correlations; equal values share their mean rank, NaN where a side never varies.
+
+    Args:
+        first, second: (selections,).
+        times: (samples, selections), how often each selection is in each sample; None for one sample with each once.
+
+    Returns:
+        (samples,).
+    """
+    weights = np.ones((1, len(first)), dtype=np.int64) if times is None else times
+    parts = []
+    for values in (first, second):
+        below, equal = values[:, None] < values[None, :], values[:, None] == values[None, :]
+        ranks = weights @ below + (weights @ equal - 1) / 2
+        parts.append(ranks - (weights * ranks).sum(1, keepdims=True) / weights.sum(1, keepdims=True))
+    ours, theirs = parts
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.sqrt((weights * ours**2).sum(1) * (weights * theirs**2).sum(1))
+        return np.where(scale > 0, (weights * ours * theirs).sum(1) / scale, np.nan)
+
+
+def correlate(
+    rows: Sequence[Mapping[str, Any]], objective: str, outcome: str = "val_loss", resamples: int = 2000
+) -> dict[str, float | None]:
+    """Rank correlation of an objective with an outcome of tuning, and its 95 % bootstrap interval.
+
+    Args:
+        rows: one per selection.
+        objective: lower is meant to be better.
+        outcome: "val_loss" or "val_accuracy"; the latter is turned round, so that +1 is always a perfect objective.
+        resamples: of the bootstrap.
+    """
+    said = np.array([value_of(row, objective) for row in rows])
+    came = np.array([row[outcome] if row.get(outcome) is not None else math.inf for row in rows], dtype=np.float64)
+    came = -came if outcome == "val_accuracy" else came
+    times = np.random.default_rng(0).multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples)
+    again = spearman(said, came, times)
+    again = again[np.isfinite(again)]
+    low, high = np.quantile(again, [0.025, 0.975]).tolist() if len(again) else (None, None)
+    rho = float(spearman(said, came)[0])
+    return {"rho": rho if math.isfinite(rho) else None, "low": low, "high": high, "selections": len(rows)}
+
+
+def analyse(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row per limit, set of selections and objective: correlation with both outcomes, and its price."""
+    found = []
+    for limit in sorted({row["limit"] for row in rows}, reverse=True):
+        here = [row for row in rows if row["limit"] == limit]
+        # Wild selections make any objective look wise; what a search must tell apart are the sensible ones.
+        sensible = [row for row in here if not row["method"].startswith(("random-3", "uniform"))]
+        for words, some in (("all", here), ("sensible", sensible)):
+            for objective, title in objectives_of(here).items():
+                if len(some) < 4:
+                    continue
+                price = [row["seconds"].get(objective.split()[0], 0.0) for row in some if "seconds" in row]
+                found.append(
+                    {"limit": limit, "set": words, "objective": objective, "words": title}
+                    | {f"loss_{key}": value for key, value in correlate(some, objective, "val_loss").items()}
+                    | {f"accuracy_{key}": value for key, value in correlate(some, objective, "val_accuracy").items()}
+                    | {"seconds": round(float(np.median(price)), 3) if price else None}
+                )
+    return found

@@ -1,0 +1,215 @@
+"""Run the cells of the paper's tables and figures, several at once, for as many minutes as there are.
+
+    python benchmarks/paper/run.py --data cifar10:PATH --out runs/paper --jobs 8 --minutes 9
+    python benchmarks/paper/run.py --data cifar10:PATH --out runs/paper --show table-1      # what one table needs
+    python benchmarks/paper/run.py --data cifar10:PATH --out runs/paper --only 'resnet56/tune/*-50/*'
+    python benchmarks/paper/run.py --data digits --out runs/tiny --tiny                     # the whole way in seconds
+    python benchmarks/paper/run.py --out runs/paper --list                                  # what is done, what is not
+
+Cells that are missing run in order of value. When the time is over, every tuning under way leaves a checkpoint; the
+same command goes on. `--pack FOLDER` writes what this session made into tar files of at most 15 MB each; unpacked over
+the same `--out` elsewhere, they carry on there. On a GPU, worker processes share it through NVIDIA's MPS where it can
+be started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
+
+from paper.cells import DONE, PAPER, TINY, Cell, chosen, registry  # noqa: E402
+from paper.pack import pack  # noqa: E402
+from paper.workers import Mps, Worker  # noqa: E402
+
+# A cell that leaves nothing behind when it is stopped is not begun with less time than it usually takes on a GPU.
+LEAST_SECONDS = {"objective": 60.0, "metric": 20.0, "frontier": 12.0, "tune": 10.0, "train": 10.0}
+
+
+class Queue:
+    """Cells still to be done, handed out in order as soon as what they need is done."""
+
+    def __init__(self, cells: list[Cell], out: Path, deadline: float, least: dict[str, float]) -> None:
+        self.out, self.deadline, self.least = out, deadline, least
+        self.waiting = [cell for cell in cells if not self.done(cell.name)]
+        self.running: dict[str, Cell] = {}
+        self.outcome: dict[str, str] = {}
+        self.changed = threading.Condition()
+
+    def done(self, name: str) -> bool:
+        return (self.out / name / DONE).is_file()
+
+    def take(self) -> Cell | None:
+        """The next cell; waits while only running cells can make one ready. None when there is nothing more to do."""
+        with self.changed:
+            while True:
+                left = self.deadline - time.time()
+                ready = [cell for cell in self.waiting if all(map(self.done, cell.needs))]
+                fits = next((cell for cell in ready if self.least.get(cell.kind, 0.0) < left), None)
+                if fits is not None:
+                    self.waiting.remove(fits)
+                    self.running[fits.name] = fits
+                    return fits
+                if left <= 0 or not self.running or not self.waiting:
+                    return None
+                self.changed.wait(timeout=1.0)
+
+    def finish(self, cell: Cell, outcome: str) -> None:
+        """Say how a cell ended: "done", "stopped", or what went wrong."""
+        with self.changed:
+            del self.running[cell.name]
+            self.outcome[cell.name] = outcome
+            self.changed.notify_all()
+
+
+def serve(worker: Worker, queue: Queue) -> None:
+    """Feed one worker until the queue is empty, the time is over or the worker is lost."""
+    try:
+        while worker.alive and (cell := queue.take()) is not None:
+            started = time.time()
+            outcome = worker.ask(cell.name, queue.deadline)
+            queue.finish(cell, outcome)
+            print(f"{outcome:>8} {cell.name} ({time.time() - started:.0f} s)", flush=True)
+    finally:
+        worker.close()
+
+
+def status(queue: Queue, began: float) -> str:
+    """One line: what is done, what runs, how fast."""
+    rate, epochs = 0.0, []
+    for name in list(queue.running):
+        file = queue.out / name / "tuning" / "metrics.jsonl"
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        if lines:
+            last = json.loads(lines[-1])
+            rate += last["images_per_second"]
+            epochs.append(last["epoch"])
+    finished = sum(outcome == "done" for outcome in queue.outcome.values())
+    return (
+        f"{time.time() - began:4.0f} s: {finished} cells done, {len(queue.running)} running, "
+        f"{len(queue.waiting)} to come; {len(epochs)} tunings at epochs {sorted(epochs)}, {rate:,.0f} images/s"
+    )
+
+
+def main() -> None:
+    options = arguments()
+    began = options.began
+    scale = TINY if options.tiny else PAPER
+    cells = chosen(registry(scale), options.only, options.show)
+    if not cells:
+        sys.exit("no cell matches: see --list")
+    if options.list:
+        for cell in cells:
+            print(f"{'done' if (options.out / cell.name / DONE).is_file() else 'missing':8} {cell.kind:10} {cell.name}")
+        return
+    if options.data is None:
+        sys.exit("name the data, e.g. --data cifar10:PATH")
+    if options.speed is not None:
+        follow(options)
+    deadline = math.inf if options.minutes is None else began + 60 * options.minutes
+    out: Path = options.out
+    out.mkdir(parents=True, exist_ok=True)
+    least = LEAST_SECONDS if options.device.startswith("cuda") else {}
+    queue = Queue(cells, out, deadline, least)
+    print(f"{len(queue.waiting)} of {len(cells)} cells to do", flush=True)
+
+    mps = Mps(out / "mps") if options.mps and options.device.startswith("cuda") else None
+    jobs = min(options.jobs, max(1, len(queue.waiting)))
+    words = [
+        "--data",
+        options.data,
+        "--out",
+        str(out),
+        "--device",
+        options.device,
+        *(["--tiny"] if options.tiny else []),
+    ]
+    words += ["--precision", options.precision, *(["--channels-first"] if options.channels_first else [])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **(mps.environment if mps else {})}
+    workers = [Worker(words, out / f"worker-{number}.log", environment) for number in range(jobs)]
+    threads = [threading.Thread(target=serve, args=(worker, queue), daemon=True) for worker in workers]
+
+    def stop(*_: object) -> None:
+        queue.deadline = 0.0
+        for worker in workers:
+            worker.interrupt()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    for thread in threads:
+        thread.start()
+    shown, interrupted = time.time(), 0.0
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.2)
+        now = time.time()
+        if now - shown > 20:
+            shown = now
+            print(status(queue, began), flush=True)
+        # Tunings see to the time themselves; a search is interrupted, its records are all it needs to go on.
+        if now > queue.deadline + 5 and not interrupted:
+            interrupted = now
+            stop()
+        if interrupted and now > interrupted + 20:
+            for worker in workers:
+                worker.kill()
+    if mps:
+        mps.quit()
+    wrong = {name: outcome for name, outcome in queue.outcome.items() if outcome not in ("done", "stopped")}
+    print(status(queue, began), flush=True)
+    if options.pack:
+        for line in pack(out, options.pack, began):
+            print(line, flush=True)
+    if wrong:
+        sys.exit("\n".join(f"{name}: {outcome}" for name, outcome in wrong.items()))
+
+
+def follow(options: argparse.Namespace) -> None:
+    """Take the kind of step and the number of processes that `speed.py` found to be the fastest."""
+    record = json.loads(options.speed.read_text(encoding="utf-8"))
+    rows = [row for row in record["rows"] if row["kind"] == record["best"]]
+    most = max(row["images_per_second"] for row in rows)
+    options.jobs = min(row["jobs"] for row in rows if row["images_per_second"] > 0.97 * most)
+    options.precision = "bf16" if record["best"].startswith("bf16") else "fp32"
+    options.channels_first = record["best"].endswith("first")
+    print(f"{options.jobs} jobs, {record['best']}: {most:,.0f} images/s in {options.speed}", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """What was typed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="e.g. cifar10:PATH")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the cells")
+    parser.add_argument("--only", nargs="+", default=[], help="patterns of names, e.g. 'resnet56/tune/*'")
+    parser.add_argument(
+        "--show", nargs="+", default=[], help="what a table or figure needs: table-1, figure-3, best ..."
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="worker processes")
+    parser.add_argument("--minutes", type=float, help="stop after so long")
+    parser.add_argument("--pack", type=Path, help="write what this session made as tar files into this folder")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes on digits, to try the whole way")
+    parser.add_argument("--list", action="store_true", help="say what is done and what is missing")
+    parser.add_argument("--speed", type=Path, help="record of speed.py: take jobs, precision and layout from it")
+    parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"], help="of tuning on a GPU")
+    parser.add_argument("--channels-first", action="store_true", help="memory layout of tuning")
+    parser.add_argument("--no-mps", dest="mps", action="store_false", help="do not start NVIDIA's MPS")
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--began", type=float, default=time.time(), help="when the minutes began to count")
+    options = parser.parse_args()
+    if options.device is None and not options.list:
+        import torch
+
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What cells found, as committed JSON: benchmarks/paper/results/KIND.json, cell by cell.
+
+Run folders come and go; `gather` takes over what they record, and everything after it reads the JSON alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lcprune.files import atomic_write
+from lcprune.runs import RECORDS
+from paper.cells import DONE, PAPER, Scale
+
+RESULTS = Path(__file__).parent / "results"
+KINDS = ("results", "schedule", "search", "metric", "training", "objective")
+SPEED = "speed.json"
+Row = dict[str, Any]
+
+
+class Store:
+    """Rows of every kind, by cell, and what is known of each cell.
+
+    Args:
+        folder: of the JSON files.
+        scale: which cells there can be.
+    """
+
+    def __init__(self, folder: Path = RESULTS, scale: Scale = PAPER) -> None:
+        self.folder, self.scale, self.network = folder, scale, scale.network
+        folder.mkdir(parents=True, exist_ok=True)
+        self.cells: dict[str, Row] = _read(folder / "cells.json")
+        self.kinds = {kind: {n: unfold(v) for n, v in _read(folder / f"{kind}.json").items()} for kind in KINDS}
+
+    def rows(self, kind: str, *prefixes: str) -> list[Row]:
+        """Rows of the cells whose names begin with one of `prefixes`, each with its `cell`."""
+        return [
+            {**row, "cell": name}
+            for name, rows in self.kinds[kind].items()
+            for row in rows
+            if not prefixes or name.startswith(prefixes)
+        ]
+
+    def gather(self, runs: Path) -> list[str]:
+        """Take over every finished cell of a folder of runs; returns their names."""
+        found = []
+        if (runs / SPEED).is_file():
+            shutil.copyfile(runs / SPEED, self.folder / SPEED)
+        for file in sorted(runs.rglob(DONE)):
+            folder = file.parent
+            name = folder.relative_to(runs).as_posix()
+            about = json.loads(file.read_text(encoding="utf-8"))
+            cell = about.pop("cell")
+            self.cells[name] = {"kind": cell["kind"], "network": cell["network"], "trial": cell["trial"], **about}
+            for kind in KINDS:
+                record = folder / RECORDS / f"{kind}.json"
+                if record.is_file():
+                    self.kinds[kind][name] = json.loads(record.read_text(encoding="utf-8"))
+            found.append(name)
+        return found
+
+    def save(self) -> None:
+        """Write the JSON files."""
+        _write(self.folder / "cells.json", self.cells)
+        for kind, cells in self.kinds.items():
+            if cells:
+                _write(self.folder / f"{kind}.json", {name: fold(rows) for name, rows in cells.items()})
+
+
+def fold(rows: Sequence[Row]) -> Row:
+    """Rows as a small table: what is the same in all of them once, the rest as columns."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    same = {n: rows[0][n] for n in names if len(rows) > 1 and all(n in row and row[n] == rows[0][n] for row in rows)}
+    columns = [name for name in names if name not in same]
+    return {"same": same, "columns": columns, "rows": [[_short(row.get(name)) for name in columns] for row in rows]}
+
+
+def unfold(table: Row) -> list[Row]:
+    """The inverse of `fold`; what a row did not have is None."""
+    return [{**table["same"], **dict(zip(table["columns"], row, strict=True))} for row in table["rows"]]
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def _read(path: Path) -> Row:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _write(path: Path, cells: Mapping[str, Any]) -> None:
+    """One row per line, so that changes can be read."""
+    parts = []
+    for name, value in sorted(cells.items()):
+        if isinstance(value, dict) and set(value) == {"same", "columns", "rows"}:
+            rows = ",\n   ".join(json.dumps(row, allow_nan=False) for row in value["rows"])
+            head = f'"same": {json.dumps(value["same"])}, "columns": {json.dumps(value["columns"])}'
+            parts.append(f' {json.dumps(name)}: {{{head}, "rows": [\n   {rows}]}}')
+        else:
+            parts.append(f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)}")
+    with atomic_write(path) as temporary:
+        temporary.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")

@@ -1,0 +1,291 @@
+"""Tables and figures of docs/results.md, from whatever cells exist.
+
+    python benchmarks/paper/tables.py --runs runs/paper     # take over finished cells, then make everything
+    python benchmarks/paper/tables.py                       # from the committed JSON alone
+    python benchmarks/paper/tables.py --show table-1        # one of them: printed and, if it is a figure, drawn
+
+Numbers go to benchmarks/paper/results/, tables between the marks of docs/results.md, figures to docs/images/paper/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
+
+from lcprune.files import atomic_write  # noqa: E402
+from lcprune.report.tables import markdown  # noqa: E402
+from paper import objectives  # noqa: E402
+from paper.cells import PAPER, TINY, chosen, percent, registry  # noqa: E402
+from paper.store import RESULTS, SPEED, Row, Store  # noqa: E402
+
+PAGE = BENCHMARKS.parent / "docs" / "results.md"
+IMAGES = BENCHMARKS.parent / "docs" / "images" / "paper"
+
+# The paper's table 1, ResNet-56 from 94.18 %: MACs limit -> method -> accuracy.
+PUBLISHED = {
+    0.7: {"naive": "93.77 ± 0.06", "lcp": "93.79 ± 0.11"},
+    0.6: {"naive": "93.59 ± 0.04", "lcp": "93.65 ± 0.06"},
+    0.5: {"naive": "93.37 ± 0.05", "lcp": "93.41 ± 0.12"},
+}
+METHODS = {"uniform": "uniform", "naive": "naive", "lcp": "LcP, one search", "each": "LcP, a search per limit"}
+MISSING = "–"
+
+
+def accuracy(rows: Sequence[Row], name: str = "accuracy") -> str:
+    """Mean and standard deviation over trials, in percent, with the number of trials."""
+    values = [100 * row[name] for row in rows if row.get(name) is not None]
+    if not values:
+        return MISSING
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread} ({len(values)})"
+
+
+def tuned(store: Store, network: str, method: str, limit: float, resource: str = "macs") -> list[Row]:
+    """Rows of one network's trials after tuning, in the order of the trials."""
+    if method == "each" and limit == min(store.scale.limits):
+        method = "lcp"  # the search for the frontier was made there
+    wanted = f"{network}/tune/{method}-{percent(limit)}{'' if resource == 'macs' else '-params'}/"
+    return sorted(store.rows("results", wanted), key=lambda row: row["seed"])
+
+
+def before(store: Store, network: str, method: str, limit: float, frontier: str = "l2") -> list[Row]:
+    """Rows of one network's trials before tuning."""
+    each = method == "each" and limit != min(store.scale.limits)
+    prefix = f"{network}/each/{percent(limit)}/" if each else f"{network}/frontier/{frontier}/"
+    wanted = "lcp" if method == "each" else method
+    return [row for row in store.rows("results", prefix) if (row["method"], row["limit"]) == (wanted, limit)]
+
+
+# -- tables ------------------------------------------------------------------------------------------------
+
+
+def table_1(store: Store) -> str:
+    """CIFAR-10, ResNet-56: accuracy after tuning, the paper's beside ours."""
+    header = ["MACs", *METHODS.values(), "LcP - naive", "paper: naive", "paper: LcP"]
+    lines = []
+    for limit in sorted(store.scale.limits, reverse=True):
+        rows = {method: tuned(store, store.network, method, limit) for method in METHODS}
+        both = zip(rows["lcp"], rows["naive"], strict=False)
+        gaps = [100 * (ours["accuracy"] - naive["accuracy"]) for ours, naive in both if ours["seed"] == naive["seed"]]
+        gap = f"{statistics.mean(gaps):+.2f}" if gaps else MISSING
+        published = [PUBLISHED.get(limit, {}).get(method, "") for method in ("naive", "lcp")]
+        lines.append([f"{percent(limit)} %", *(accuracy(rows[method]) for method in METHODS), gap, *published])
+    return markdown(header, lines)
+
+
+def table_before(store: Store) -> str:
+    """The same networks before tuning."""
+    lines = [
+        [
+            f"{percent(limit)} %",
+            *(accuracy(before(store, store.network, method, limit), "accuracy_before") for method in METHODS),
+        ]
+        for limit in sorted(store.scale.limits, reverse=True)
+    ]
+    return markdown(["MACs", *METHODS.values()], lines)
+
+
+def table_others(store: Store) -> str:
+    """VGG and MobileNetV2."""
+    lines = []
+    for network, limits in store.scale.others.items():
+        whole = store.rows("results", f"{network}/baseline")
+        for limit in limits:
+            cells = [accuracy(tuned(store, network, method, limit)) for method in ("uniform", "naive", "lcp")]
+            lines.append([network, accuracy(whole), f"{percent(limit)} %", *cells])
+    return markdown(["network", "baseline", "MACs", "uniform", "naive", "LcP"], lines)
+
+
+def table_params(store: Store) -> str:
+    """Limits on parameters, before and after tuning."""
+    methods = ("uniform", "naive", "lcp")
+    lines = []
+    for limit in sorted(store.scale.limits, reverse=True):
+        cut = [accuracy(before(store, store.network, m, limit, "params"), "accuracy_before") for m in methods]
+        done = [accuracy(tuned(store, store.network, m, limit, "params")) for m in methods]
+        lines.append([f"{percent(limit)} %", *cut, *done])
+    header = [f"{METHODS[m].split(',')[0]}, {when}" for when in ("before", "tuned") for m in methods]
+    return markdown(["parameters", *header], lines)
+
+
+def _ablation(store: Store, kinds: dict[str, str]) -> str:
+    lines = [
+        [words, METHODS[method].split(",")[0]]
+        + [
+            accuracy(
+                [r for r in before(store, store.network, method, limit, name) if r["seed"] == 1], "accuracy_before"
+            )
+            for limit in sorted(store.scale.limits, reverse=True)
+        ]
+        for name, words in kinds.items()
+        for method in ("naive", "lcp")
+    ]
+    return markdown(["", "", *(f"{percent(limit)} %" for limit in sorted(store.scale.limits, reverse=True))], lines)
+
+
+def table_metrics(store: Store) -> str:
+    """Metrics with and without compensation, before tuning."""
+    return _ablation(store, {"l1": "l1", "l2": "l2", "taylor": "Taylor"})
+
+
+def table_floors(store: Store) -> str:
+    """Floors, before tuning."""
+    floors = {"floor-0": "at least one unit", "l2": "10 %", "floor-20": "20 %", "floor-30": "30 %"}
+    return _ablation(store, floors)
+
+
+def table_searches(store: Store) -> str:
+    """What searches cost and gain."""
+    lines = []
+    for name, cell in sorted(store.cells.items()):
+        took = cell.get("search", {}).get("seconds", {})
+        for limit in took:
+            curve = [
+                row for row in store.rows("search", name) if row["cell"] == name and percent(row["limit"]) == limit
+            ]
+            if curve:
+                naive, best = curve[0]["naive"], curve[-1]["best"]
+                lines.append(
+                    [name, f"{limit} %", str(len(curve)), f"{naive:.3f}", f"{best:.3f}", f"{took[limit]:.0f} s"]
+                )
+    return markdown(["search", "at", "candidates", "naive: loss difference", "best", "time, shared GPU"], lines)
+
+
+def table_objectives(store: Store) -> str:
+    """Rank correlations of objectives with what a brief tuning gives."""
+    rows = store.rows("objective")
+    lines = []
+    for row in objectives.analyse(rows):
+        cells = [
+            f"{row[f'{name}_rho']:+.2f} [{row[f'{name}_low']:+.2f}, {row[f'{name}_high']:+.2f}]"
+            if row[f"{name}_rho"] is not None and row[f"{name}_low"] is not None
+            else MISSING
+            for name in ("loss", "accuracy")
+        ]
+        where = [f"{percent(row['limit'])} %", f"{row['set']} ({row['loss_selections']})", row["words"]]
+        lines.append([*where, *cells, f"{row['seconds']:.1f}" if row["seconds"] is not None else ""])
+    return markdown(["MACs", "selections", "objective", "validation loss", "validation accuracy", "seconds"], lines)
+
+
+def table_full(store: Store) -> str:
+    """Selections tuned in full, beside what the brief tuning said."""
+    lines = []
+    for row in store.rows("objective"):
+        limit, name = row["limit"], row["method"]
+        source = f"{store.network}/full/{percent(limit)}-{name}/1"
+        if limit in store.scale.limits and name in ("naive", "uniform", "lcp-1"):
+            source = f"{store.network}/tune/{name.removesuffix('-1')}-{percent(limit)}/1"
+        for long in store.rows("results", source):
+            difference = abs(row["cut loss"] - row["full loss"]) if row["cut loss"] is not None else float("inf")
+            figures = [f"{difference:.3f}", f"{100 * row['val_accuracy']:.2f}", f"{100 * long['val_accuracy']:.2f}"]
+            lines.append([f"{percent(limit)} %", name, *figures])
+    return markdown(["MACs", "selection", "loss difference", "after brief tuning", "after full tuning"], lines)
+
+
+def table_best(store: Store) -> str:
+    """What additions to the recipe give at half the MACs, on validation images; the chosen one on the test images."""
+    rows = [*store.rows("results", *(f"{store.network}/tune/{m}-50/1" for m in ("naive", "lcp", "each")))]
+    rows += store.rows("results", f"{store.network}/best/")
+    record = store.folder / "best.json"
+    best = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
+    lines = []
+    for row in sorted(rows, key=lambda row: -row["val_accuracy"]):
+        recipe = store.cells[row["cell"]]["recipe"]
+        words = f"{recipe['epochs']} epochs, {recipe['schedule']} from {recipe['lr']:g}"
+        words += f", distilled {recipe['distill']:g}" if recipe["distill"] else ""
+        final = f"{100 * best['test_accuracy']:.2f}" if best and best["chosen"] == row["cell"] else ""
+        lines.append(
+            [row["method"], words, f"{100 * row['macs_share']:.1f} %", f"{100 * row['val_accuracy']:.2f}", final]
+        )
+    return markdown(["network", "tuning", "MACs", "validation", "test, of the chosen one"], lines)
+
+
+def table_speed(store: Store) -> str:
+    """Several tunings at once."""
+    record = store.folder / SPEED
+    if not record.is_file():
+        return markdown(["step", "at once", "images per second, in total"], [[MISSING] * 3])
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    lines = [[row["kind"], str(row["jobs"]), f"{row['images_per_second']:,.0f}"] for row in rows]
+    return markdown(["step", "at once", "images per second, in total"], lines)
+
+
+def table_missing(store: Store) -> str:
+    """What has not been run yet, and how to."""
+    lines = []
+    names = sorted({name for cell in registry(store.scale).values() for name in cell.shown})
+    for shown in names:
+        cells = chosen(registry(store.scale), [], [shown])
+        lacking = [cell for cell in cells if cell.name not in store.cells]
+        lines.append(
+            [shown, f"{len(cells) - len(lacking)} of {len(cells)}", f"`run.py --show {shown}`" if lacking else ""]
+        )
+    return markdown(["for", "cells done", "the rest"], lines)
+
+
+TABLES: dict[str, Callable[[Store], str]] = {
+    "table-1": table_1,
+    "before": table_before,
+    "others": table_others,
+    "params": table_params,
+    "metrics": table_metrics,
+    "floors": table_floors,
+    "searches": table_searches,
+    "objectives": table_objectives,
+    "full": table_full,
+    "best": table_best,
+    "speed": table_speed,
+    "missing": table_missing,
+}
+
+
+def refresh(page: str, store: Store) -> str:
+    """The page with every table between `<!-- table: NAME -->` and `<!-- end -->` made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        return f"<!-- table: {match[1]} -->\n\n{TABLES[match[1]](store)}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", made, page, flags=re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, help="folder of cells to take over")
+    parser.add_argument("--show", nargs="+", default=[], help="tables and figures to show; all if none is named")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--images", type=Path, default=IMAGES)
+    parser.add_argument("--tiny", action="store_true", help="the cells of run.py --tiny")
+    options = parser.parse_args()
+    from paper import figures
+
+    store = Store(options.results, TINY if options.tiny else PAPER)
+    if options.runs:
+        print(f"{len(store.gather(options.runs))} cells taken over from {options.runs}")
+        store.save()
+    unknown = sorted(set(options.show) - {*TABLES, *figures.FIGURES})
+    if unknown:
+        sys.exit(
+            f"no table or figure is called {', '.join(unknown)}; there are {', '.join([*TABLES, *figures.FIGURES])}"
+        )
+    for name in options.show:
+        if name in TABLES:
+            print(TABLES[name](store))
+    for name in figures.draw(store, options.images, options.show):
+        print(f"drew {name}")
+    if options.page.is_file():
+        text = refresh(options.page.read_text(encoding="utf-8"), store)
+        with atomic_write(options.page) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""What a cell does: each kind one function, all on the library's own parts.
+
+A worker keeps the data and the networks between cells. Nothing here looks at test images before a network is
+final: searches and objectives see training images, choices see validation images.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import lcprune
+from lcprune import data, models, tune
+from lcprune.cli.metric_error import record_metric_error
+from lcprune.cli.networks import Network
+from lcprune.cli.study import Study, epoch_rows
+from lcprune.data import Dataset
+from lcprune.files import write_json
+from lcprune.runs import Run
+from lcprune.tune.checkpoint import save_weights
+from paper.cells import DONE, Cell, Scale, percent
+
+
+class Bench:
+    """The data, the networks, and where cells leave what they find.
+
+    Args:
+        spec: the data set.
+        out: one folder per cell goes in here.
+        scale: how large everything is.
+        device: where networks run.
+        channels_last: memory layout while tuning.
+        precision: of tuning and of searches' candidates; the finalists of a search are judged in float32.
+    """
+
+    def __init__(
+        self, spec: str, out: Path, scale: Scale, device: str, channels_last: bool = True, precision: str = "bf16"
+    ) -> None:
+        self.spec, self.out, self.scale, self.device = spec, out, scale, torch.device(device)
+        self.precision = precision if self.device.type == "cuda" else "fp32"
+        self.training = {"channels_last": channels_last, "precision": self.precision}
+        self.network = cache(self._network)
+        self.graph = cache(self._graph)
+        self.dataset: Dataset = data.load(spec, seed=0, val=scale.val)
+
+    def run(self, cell: Cell, deadline: float = math.inf) -> bool:
+        """Do a cell, or go on with it; False if time ran out first.
+
+        Args:
+            cell: what to do.
+            deadline: as `time.time` counts; a tuning stops there and leaves a checkpoint.
+        """
+        if is_done(self.out, cell.name):
+            return True
+        folder = self.out / cell.name
+        settings = {"network": cell.network, "kind": cell.kind, "trial": cell.trial, "data": self.dataset.name}
+        settings["options"] = {name: value for name, value in cell.options.items() if not isinstance(value, dict)}
+        started = time.perf_counter()
+        run = Run.open(folder) if (folder / "config.toml").exists() else Run.create(folder, "paper", settings)
+        with run:
+            summary = _KINDS[cell.kind](self, cell, run, deadline)
+        gc.collect()  # a cell's captured graphs hold memory that the next one may want
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if summary is None:
+            return False
+        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        summary = {"machine": where, "torch": torch.__version__, **summary}
+        summary.setdefault("seconds", round(time.perf_counter() - started, 1))
+        # Written last: it says that the cell is complete.
+        write_json(folder / DONE, {"cell": asdict(cell), **summary})
+        for name in ("checkpoint.safetensors", "model.safetensors"):  # only an unfinished tuning needs them
+            (folder / "tuning" / name).unlink(missing_ok=True)
+        return True
+
+    def _network(self, name: str) -> nn.Module:
+        """The network that is pruned, in evaluation mode."""
+        if name == self.scale.network:
+            weights = self.scale.weights
+        else:
+            weights = self.out / name / "baseline" / "model.safetensors"
+        torch.manual_seed(0)
+        model = models.build(name, num_classes=self.dataset.num_classes, weights=weights)
+        return model.to(self.device).eval()
+
+    def _graph(self, name: str) -> lcprune.ChannelGraph:
+        return lcprune.trace(self.network(name), self.example(name))
+
+    def example(self, name: str) -> torch.Tensor:
+        """One input of a network."""
+        return models.example_input(name).to(self.device)
+
+    def search(self, **changes: Any) -> lcprune.Search:
+        """Settings of a search at this scale."""
+        scale = self.scale
+        known = {"pool": scale.pool, "iterations": scale.iterations, "images": scale.images}
+        return lcprune.Search(**{**known, "precision": self.precision, **changes})
+
+    def images(self, seed: int) -> data.Batches:
+        """Training images that selections are judged on."""
+        return self.dataset.batches("train", 128, limit=self.scale.images, seed=seed, device=self.device)
+
+    def judge(self, model: nn.Module, split: str, prefix: str) -> dict[str, float | None]:
+        """Loss and accuracy on a split, under names that begin with `prefix`."""
+        loss, accuracy = tune.evaluate(model, self.dataset, split, device=self.device)
+        return {f"{prefix}loss": loss if math.isfinite(loss) else None, f"{prefix}accuracy": accuracy}
+
+    def row(self, cell: Cell, method: str, limit: float, resource: str, plan: Any) -> dict[str, Any]:
+        """What every row of results says about a network."""
+        graph = self.graph(cell.network)
+        what = "" if resource == "macs" else " parameters"
+        return {
+            "network": f"{method} {percent(limit)} %{what}",
+            "method": method,
+            "resource": resource,
+            "limit": limit,
+            "seed": cell.trial,
+            "macs": int(plan.macs),
+            "params": int(plan.params),
+            "macs_share": plan.macs / graph.macs,
+            "params_share": plan.params / graph.params,
+        }
+
+
+def is_done(out: Path, name: str) -> bool:
+    """Whether a cell is complete."""
+    return (out / name / DONE).is_file()
+
+
+# -- kinds of cells ----------------------------------------------------------------------------------------
+
+
+def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+    """A baseline from scratch."""
+    torch.manual_seed(0)
+    model = models.build(cell.network, num_classes=bench.dataset.num_classes)
+    recipe = tune.recipe("baseline", **{"eval_every": 5, **bench.training, **cell.options["recipe"]})
+    result = _fit(bench, model, recipe, run.file("tuning"), deadline)
+    if result is None:
+        return None
+    save_weights(run.file("model.safetensors"), model)
+    macs, params = bench.graph(cell.network).macs, bench.graph(cell.network).params
+    row = {"network": "original", "method": "original", "limit": None, "seed": 0, "macs": macs, "params": params}
+    row |= bench.judge(model, "val", "val_") | bench.judge(model, "test", "")
+    _add(run, training=epoch_rows("original", result.history), results=[row])
+    return {"recipe": recipe.to_json(), "seconds": round(result.seconds, 1), "rate": result.images_per_second}
+
+
+def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+    """One search for one or many limits; every network judged before tuning."""
+    options = cell.options
+    resource, metric = options.get("resource", "macs"), options.get("metric", "l2")
+    limits: list[float] = options["limits"]
+    search = bench.search(**options.get("search", {}))
+    found = lcprune.pareto(
+        bench.network(cell.network),
+        bench.example(cell.network),
+        data=bench.images(cell.trial),
+        compare=options["methods"],
+        metric=metric,
+        min_keep=options.get("min_keep", 0.1),
+        seed=cell.trial,
+        search=search,
+        progress=False,
+        run_dir=run.file("search"),
+        resume=True,
+        graph=bench.graph(cell.network),
+        **{resource: limits},
+    )
+    rows, schedule = [], []
+    for point in found.points:
+        model = point.model.to(bench.device).eval()
+        row = bench.row(cell, point.method, point.limit, resource, point.plan)
+        row |= {"metric": metric, "min_keep": options.get("min_keep", 0.1), "full_loss": found.full_loss}
+        row |= {"difference": point.difference if math.isfinite(point.difference) else None}
+        judged = bench.judge(model, "val", "val_") | bench.judge(model, "test", "")
+        rows.append(row | {f"{name}_before": value for name, value in judged.items()})
+        sizes = {group.name: group.size for group in bench.graph(cell.network).groups}
+        schedule += [
+            {"network": row["network"], "method": point.method, "limit": point.limit, "group": name}
+            | {"position": position, "size": size, "kept": len(point.plan.kept.get(name, range(size)))}
+            for position, (name, size) in enumerate(sizes.items())
+        ]
+        point.plan.save(run.file("plans", f"{point.method}-{percent(point.limit)}.json"))
+    curves = [
+        {"network": f"lcp {percent(limit)} %", "method": "lcp", "limit": limit, "iteration": record.iteration}
+        | {"difference": record.difference, "best": record.best, "naive": history[0].difference}
+        for limit, history in found.histories.items()
+        for record in history
+        if math.isfinite(record.difference)
+    ]
+    _add(run, search=curves, schedule=schedule, results=rows)
+    took = {percent(limit): history[-1].seconds for limit, history in found.histories.items()}
+    return {"search": {"precision": search.precision, "candidates": search.total, "seconds": took}}
+
+
+def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+    """Metrics of units beside how far the loss moves without them; in float32, since many differences are tiny."""
+    network = Network(cell.network, bench.network(cell.network), bench.example(cell.network))
+    search = bench.search(precision="fp32")
+    study = Study(run, network, bench.dataset, search=search, progress=False)
+    study.graph = bench.graph(cell.network)
+    record_metric_error(study, ("l1", "l2", "taylor"), cell.options["units"], seed=cell.trial)
+    return {"images": search.images}
+
+
+def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+    """Fine-tune one network of a frontier, judge it, keep it."""
+    options = cell.options
+    source = bench.out / cell.needs[0]
+    plan = lcprune.Plan.load(source / "plans" / f"{options['plan']}.json")
+    full = bench.network(cell.network)
+    model = plan.apply(full)
+    row = bench.row(cell, options["method"], options["limit"], options["resource"], plan)
+    recipe = tune.recipe("finetune", **{"eval_every": 10, "seed": cell.trial, **bench.training, **options["recipe"]})
+    teacher = copy.deepcopy(full) if recipe.distill > 0 else None
+    result = _fit(bench, model, recipe, run.file("tuning"), deadline, teacher)
+    if result is None:
+        return None
+    lcprune.save(run.path, model, plan)
+    before = plan.apply(full)
+    row |= {f"{name}_before": value for name, value in bench.judge(before, "val", "val_").items()}
+    row |= bench.judge(model, "val", "val_")
+    if options.get("test", True):
+        row |= {f"{name}_before": value for name, value in bench.judge(before, "test", "").items()}
+        row |= bench.judge(model, "test", "")
+    epochs = epoch_rows(row["network"], result.history)
+    entries = [{**entry, "method": row["method"], "limit": row["limit"]} for entry in epochs]
+    _add(run, training=entries, results=[row])
+    return {"recipe": recipe.to_json(), "seconds": round(result.seconds, 1), "rate": result.images_per_second}
+
+
+def objective(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+    """What cheap objectives say of one selection, and what a brief tuning makes of it."""
+    from paper import objectives
+
+    plan = objectives.select(bench, cell)
+    plan.save(run.file("plans", "plan.json"))
+    row = bench.row(cell, cell.options["selection"], cell.options["limit"], "macs", plan)
+    row |= objectives.measure(bench, cell, plan)
+    _add(run, objective=[row])
+    return {"brief": bench.scale.brief, "looks": list(bench.scale.looks)}
+
+
+_KINDS = {"train": train, "frontier": frontier, "metric": metric_error, "tune": tuned, "objective": objective}
+
+
+def _fit(
+    bench: Bench, model: nn.Module, recipe: tune.Recipe, folder: Path, deadline: float, teacher: nn.Module | None = None
+) -> tune.FitResult | None:
+    """Tune until done, or None when time ran out."""
+    result = tune.fit(
+        model,
+        bench.dataset,
+        recipe,
+        run_dir=folder,
+        resume=True,
+        teacher=teacher,
+        progress=False,
+        device=bench.device,
+        checkpoint_seconds=60,
+        max_seconds=None if math.isinf(deadline) else max(0.0, deadline - time.time()),
+    )
+    return result if result.finished else None
+
+
+def _add(run: Run, **records: Sequence[Mapping[str, Any]]) -> None:
+    """Record rows, unless an earlier session that was stopped just then did."""
+    for kind, rows in records.items():
+        if rows and not run.records(kind):
+            run.add(kind, *rows)

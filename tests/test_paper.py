@@ -1,0 +1,173 @@
+"""The way from cells to tables: in pieces, stopped and gone on with, carried elsewhere, at a tiny scale on digits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paper import best, figures, objectives, tables
+from paper.cells import PAPER, TINY, chosen, registry
+from paper.store import Store, fold, unfold
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "benchmarks" / "paper"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+NET = TINY.network
+SOME = [f"{NET}/{name}" for name in ("metric", "tune/[ln]*-50/1", "objective/50/*", "best/naive-distilled/1")]
+
+
+def cells_of(out: Path, *words: object) -> list[str]:
+    command = [sys.executable, SCRIPTS / "run.py", "--data", "digits", "--tiny", "--device", "cpu", "--out", out]
+    return [str(word) for word in (*command, *words)]
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cells run in two sessions, the first one stopped by SIGTERM, and carried elsewhere as tar files."""
+    folder = tmp_path_factory.mktemp("paper")
+    first, packs = folder / "first", folder / "packs"
+    process = subprocess.Popen(
+        cells_of(first, "--only", *SOME, "--pack", packs), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    assert process.stdout
+    for line in process.stdout:
+        if "done" in line and "frontier" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    process.communicate(timeout=60)
+    second = folder / "second"
+    unpack(packs, second)
+    assert (second / NET / "frontier/l2/1/done.json").is_file()
+    assert not (second / NET / "objective/50/naive/done.json").is_file()
+    done = (second / NET / "frontier/l2/1/done.json").stat().st_mtime_ns
+    subprocess.run(cells_of(second, "--only", *SOME, "--jobs", 2), check=True, env=ENVIRONMENT, timeout=120)
+    assert (second / NET / "frontier/l2/1/done.json").stat().st_mtime_ns == done, "a finished cell was run again"
+    return second
+
+
+def unpack(packs: Path, out: Path) -> None:
+    for path in packs.iterdir():
+        with tarfile.open(path) as tar:
+            tar.extractall(out, filter="data")
+
+
+def test_every_cell_needs_cells_that_stand_before_it() -> None:
+    for scale in (PAPER, TINY):
+        seen: set[str] = set()
+        for cell in registry(scale).values():
+            assert seen.issuperset(cell.needs), cell
+            seen.add(cell.name)
+
+
+def test_what_a_table_needs_comes_with_it() -> None:
+    cells = registry(PAPER)
+    names = {cell.name for cell in chosen(cells, ["resnet56/tune/lcp-50/2"])}
+    assert names == {"resnet56/tune/lcp-50/2", "resnet56/frontier/l2/2"}
+    shown = {cell.name for cell in chosen(cells, [], ["table-1"])}
+    trials = [
+        f"resnet56/tune/{m}-{limit}/{n}" for m in ("uniform", "naive", "lcp") for limit in (70, 20) for n in (1, 3)
+    ]
+    assert shown.issuperset(trials) and "resnet56/metric" not in shown
+
+
+def test_a_stopped_session_goes_on_elsewhere_and_ends_in_tables(carried: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "results", TINY)
+    assert f"{NET}/tune/naive-50/1" in store.gather(carried)
+    store.save()
+    page = tables.refresh("".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in tables.TABLES), store)
+    store = Store(tmp_path / "results", TINY)
+    assert tables.refresh(page, store) == page, "the JSON alone gives the same page"
+    (row,) = store.rows("results", f"{NET}/tune/naive-50/1")
+    assert f"{100 * row['accuracy']:.2f} (1)" in page
+    assert tables.MISSING in page and "run.py --show table-1" in page, "what is missing is said"
+    assert figures.draw(store, tmp_path, ["figure-1", "figure-6", "objectives"]) == ["figure-1.svg", "objectives.svg"]
+
+
+def test_an_interrupted_tuning_ends_as_an_uninterrupted_one(tmp_path: Path, carried: Path) -> None:
+    from paper.work import Bench
+
+    scale = replace(TINY, epochs=3)
+    name = f"{NET}/tune/naive-50/1"
+    rows = []
+    for pieces in (1, 3):
+        out = tmp_path / str(pieces)
+        out.mkdir()
+        (out / NET).mkdir()
+        (out / NET / "frontier").symlink_to(carried / NET / "frontier")
+        bench = Bench("digits", out, scale, "cpu")
+        cell = registry(scale)[name]
+        ended = [bench.run(cell, time.time() if piece < pieces - 1 else math.inf) for piece in range(pieces)]
+        assert ended == [False] * (pieces - 1) + [True]
+        assert not (out / name / "tuning" / "checkpoint.safetensors").exists()
+        rows.append(json.loads((out / name / "records" / "results.json").read_text()))
+    assert rows[0] == rows[1]
+
+
+def test_our_best_is_chosen_once_and_on_validation_images(
+    carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--data", "digits", "--tiny", "--device", "cpu", "--runs", str(carried), "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["best.py", *words])
+    best.main()
+    record = json.loads((tmp_path / "best.json").read_text())
+    assert len(record["candidates"]) == 3 and 0 <= record["test_accuracy"] <= 1
+    assert record["candidates"][record["chosen"]] == max(record["candidates"].values())
+    with pytest.raises(SystemExit, match="exists"):
+        best.main()
+    for name in record["candidates"]:
+        if "/best/" in name:
+            (row,) = json.loads((carried / name / "records" / "results.json").read_text())
+            assert "accuracy" not in row, "a candidate was judged on test images"
+
+
+def test_selections_differ_and_meet_their_limit(carried: Path) -> None:
+    found = {}
+    for file in (carried / NET / "objective" / "50").glob("*/records/objective.json"):
+        (row,) = json.loads(file.read_text())
+        assert row["macs_share"] <= 0.5
+        found[row["method"]] = row
+    assert {"naive", "uniform", "lcp-1", "lcp-2", "random-1-1", "random-1-2"} <= set(found)
+    assert len({row["cut loss"] for row in found.values()}) >= 4
+    assert found["random-1-1"]["removed"] > found["naive"]["removed"] * 0.9
+
+
+def test_rank_correlation() -> None:
+    rng = np.random.default_rng(0)
+    assert objectives.spearman(np.arange(9.0), np.exp(np.arange(9.0))) == pytest.approx(1)
+    assert objectives.spearman(np.array([1.0, 1, 2, 3]), np.array([1.0, 2, 3, 4])) == pytest.approx(0.9486833)
+    values = rng.integers(5, size=(2, 12)).astype(float)
+    drawn = rng.integers(12, size=12)
+    times = np.bincount(drawn, minlength=12)[None]
+    assert objectives.spearman(*values, times) == pytest.approx(objectives.spearman(*values[:, drawn]))
+    loss = rng.random(40)
+    rows = [
+        {"cut loss": 1 + x, "full loss": 1.0, "val_loss": x + 0.3 * y}
+        for x, y in zip(loss, rng.random(40), strict=True)
+    ]
+    found = objectives.correlate(rows, "cut loss")
+    assert found["low"] < found["rho"] < found["high"] <= 1 and found["rho"] > 0.7
+    turned = [{**row, "val_accuracy": -row["val_loss"]} for row in rows]
+    assert objectives.correlate(turned, "cut loss", "val_accuracy")["rho"] == pytest.approx(found["rho"])
+
+
+def test_rows_survive_folding() -> None:
+    rows = [{"a": 1, "b": "x", "c": 0.123456789}, {"a": 2, "b": "x", "c": None}]
+    assert unfold(fold(rows)) == [{"b": "x", "a": 1, "c": 0.1234568}, {"b": "x", "a": 2, "c": None}]
+    assert unfold(fold([])) == [] and unfold(fold(rows[:1]))[0]["a"] == 1
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert tables.refresh(page, Store()) == page, "run python benchmarks/paper/tables.py"
+    for name in tables.TABLES:
+        assert f"<!-- table: {name} -->" in page
