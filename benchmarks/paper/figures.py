@@ -15,6 +15,7 @@ from lcprune.report.accuracy import frontier_macs, frontier_params
 from lcprune.report.figure import altair
 from lcprune.report.insides import metric, schedule, search
 from lcprune.report.render import svg
+from lcprune.report.theme import method_scale
 from paper import objectives
 from paper.cells import percent
 from paper.store import Row, Store
@@ -133,16 +134,13 @@ def figure_objectives(store: Store) -> Made:
     if not rows:
         return None
     alt = altair()
-    shown = {
-        name: words
-        for name, words in objectives.objectives_of(rows).items()
-        if name in ("cut loss", "recalibrated loss", "recalibrated distance") or name.startswith("step")
-    }
-    shown = {name: words for name, words in shown.items() if not name.endswith("distance") or "recal" in name}
+    wanted = ("cut loss", "recalibrated loss", "recalibrated distance")
+    shown = [n for n in objectives.objectives_of(rows) if n in wanted or (n.startswith("step") and n.endswith("loss"))]
+    colours = alt.Scale(**method_scale(row["method"].split("-")[0] for row in rows))
     charts = []
     for limit in sorted({row["limit"] for row in rows}, reverse=True):
         line = []
-        for name, words in shown.items():
+        for name in shown:
             points = [
                 {
                     "said": objectives.value_of(row, name),
@@ -156,14 +154,14 @@ def figure_objectives(store: Store) -> Made:
             rho = objectives.correlate([r for r in rows if r["limit"] == limit], name, "val_accuracy", 1)["rho"]
             told = "" if rho is None else f" ({rho:+.2f})"
             line.append(
-                alt.Chart(alt.Data(values=points), title=f"{percent(limit)} %: {words}{told}")
+                alt.Chart(alt.Data(values=points), title=f"{percent(limit)} %: {name}{told}")
                 .mark_point(filled=True, size=55, opacity=0.85)
                 .encode(
                     x=alt.X("said:Q", title=None, scale=alt.Scale(type="log", nice=False, padding=8)).axis(
                         tickCount=4, format="~g", grid=False
                     ),
                     y=alt.Y("accuracy:Q", title="validation accuracy (%)", scale=alt.Scale(zero=False)),
-                    color=alt.Color("kind:N", title=None),
+                    color=alt.Color("kind:N", title=None, scale=colours),
                     tooltip=[
                         "selection:N",
                         alt.Tooltip("said:Q", format=".4g"),
