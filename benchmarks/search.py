@@ -1,28 +1,32 @@
 """How long one search takes, and where the time goes: planning, preparing, evaluating.
 
     python benchmarks/search.py                                            # this machine's defaults
-    python benchmarks/search.py --variants zero mask rebuild --precisions fp32 bf16 --candidates 400
-    python benchmarks/search.py --networks resnet56 vgg16 --macs 0.5 0.3 --images 3000 1000
+    python benchmarks/search.py --variants zero zero+plain --precisions fp32 bf16 --data cifar10:PATH \\
+        --weights examples/resnet56-cifar10.safetensors --candidates 400 200 800 --images 3000 1000 --macs 0.5 0.3
+    python benchmarks/search.py --networks vgg16 mobilenetv2 --candidates 100 --append
 
 Every list's first entry is the base; the others are measured one at a time against it. Variants:
 
-    slice      a physically smaller network per candidate, batch norm folded, channels last (the default on a
-               CPU); slice+nchw without the last
-    zero       one persistent folded copy, weights silenced in place, CUDA graph; channels first (the default on a
-               GPU, but for bf16: there it is zero+cl)
-    zero+...   options of it, joined by "+": cl (channels last), bench (cuDNN times its algorithms first),
-               fuse (convolution, addition and ReLU in one kernel), eager (no CUDA graph), bn (not folded)
+    slice      a physically smaller network per candidate, batch norm folded, channels last, a batch per core (the
+               default on a CPU); slice+nchw without the layout
+    zero       one persistent folded copy, weights silenced in place, convolutions joined with what follows them,
+               channels last, CUDA graph (the default on a GPU)
+    zero+...   options of it, joined by "+": plain (nothing joined), cl (channels last all the same),
+               eager (no CUDA graph), bn (not folded)
     rebuild    baseline: copy the network, cut the copy, run it; nothing folded
     mask       baseline: the full-size network with masks multiplied into what each layer reads
 
-Capture is counted; a short search warms the process first. Random images serve as well as real ones for
-timing; `--data cifar10:PATH --weights FILE` searches in earnest.
+Capture is counted, and so is compiling kernels for a network that the process has not met; a search of three
+candidates warms the process first, unless `--cold`. Random images serve as well as real ones for timing;
+`--data` and `--weights` (for the first network) search in earnest. `error` is how far losses are from those in
+float64, by share, the worst of five selections.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import platform
 import time
 from collections.abc import Sequence
@@ -102,7 +106,7 @@ def make(variant: str, precision: str, graph: Any, batches: list[Batch]) -> Eval
         return Mask(graph, batches, cross_entropy)
     if name == "slice":
         last = "nchw" not in options and batches[0].inputs.device.type == "cpu"
-        return SlicingEvaluator(graph, batches, cross_entropy, channels_last=last)
+        return SlicingEvaluator(graph, batches, cross_entropy, channels_last=last, precision=precision)
     return ZeroingEvaluator(
         graph,
         batches,
@@ -110,10 +114,52 @@ def make(variant: str, precision: str, graph: Any, batches: list[Batch]) -> Eval
         precision=precision,
         fold="bn" not in options,
         capture="eager" not in options,
-        channels_last="cl" in options,
-        benchmark="bench" in options,
-        fuse="fuse" in options,
+        channels_last=True if "cl" in options else None,
+        fuse=False if "plain" in options else None,
     )
+
+
+def worst_error(evaluator: Evaluator, batches: list[Batch], count: int = 5) -> float:
+    """The largest relative distance of losses from those of the physically pruned network in float64."""
+    rng = np.random.default_rng(0)
+    groups = evaluator.graph.groups
+    worst = 0.0
+    for _ in range(count):
+        kept = [np.sort(rng.permutation(group.size)[: rng.integers(1, group.size + 1)]) for group in groups]
+        model = evaluator.graph.plan(kept).apply(evaluator.graph.model).eval().double()
+        halves = [
+            Batch(batch.inputs[start : start + 500].double(), batch.target[start : start + 500], 500)
+            for batch in batches
+            for start in range(0, batch.size, 500)
+        ]
+        exact = [Batch(batch.inputs, batch.target, len(batch.target)) for batch in halves]
+        with torch.inference_mode():
+            reference = float(mean_loss(model, exact, evaluator.loss_fn))
+        worst = max(worst, abs(evaluator.loss(kept) / reference - 1))
+    return worst
+
+
+def shared_prefix(graph: Any, counts: Sequence[Sequence[int]]) -> float:
+    """Share of all candidates' layers that had been run before with the same input: what a cache could save.
+
+    Candidates keep the best units of each group, so counts say which. Layers are taken in the order of the
+    network, so this holds for networks that run as one chain of blocks.
+    """
+    layers: dict[str, set[int]] = {}
+    for index, group in enumerate(graph.groups):
+        for member in group.members:
+            if member.role in ("in", "out"):
+                layers.setdefault(member.weight, set()).add(index)
+    ordered = [sorted(layers[name]) for name, _ in graph.model.named_parameters() if name in layers]
+    seen: set[tuple[Any, ...]] = set()
+    shared = 0
+    for candidate in counts:
+        prefix: tuple[Any, ...] = ()
+        for groups in ordered:
+            prefix = (*prefix, *(candidate[index] for index in groups))
+            shared += prefix in seen
+            seen.add(prefix)
+    return shared / (len(ordered) * len(counts))
 
 
 def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, Any]) -> dict[str, Any]:
@@ -121,12 +167,13 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
     network, images = base["network"], base["images"]
     if network not in cache:
         torch.manual_seed(0)
-        model = models.build(network, num_classes=10 if ":" not in network else None, weights=options.weights)
+        weights = options.weights if network == options.networks[0] else None
+        model = models.build(network, num_classes=10 if ":" not in network else None, weights=weights)
         model = model.eval().to(options.device)
         example = models.example_input(network).to(options.device)
         cache[network] = model, lcprune.trace(model, example), example
     model, graph, example = cache[network]
-    if options.data:
+    if options.data and network == options.networks[0]:
         samples = draw(datasets.load(options.data, seed=0).batches("train", 500), images, seed=0)
     else:
         generator = torch.Generator().manual_seed(0)
@@ -147,7 +194,7 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
     total = time.perf_counter() - started
     work = task.evaluator.work
     return {
-        **base,
+        **{name: value for name, value in base.items() if name != "judge"},
         "batch_size": size,
         "total_s": total,
         "setup_s": setup,
@@ -160,6 +207,8 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
         "sliced": work.sliced,
         "difference": found.difference,
         "naive_difference": found.naive,
+        "error": worst_error(task.evaluator, batches) if base.get("judge") else None,
+        "shared_prefix": shared_prefix(graph, [record.counts for record in found.history]),
         "kept": [len(units) for units in found.kept],
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None,
     }
@@ -178,10 +227,11 @@ def rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     made = []
     for index, one in enumerate(bases):
         for variant in options.variants if index == 0 else options.variants[:1]:
-            zero = variant.startswith("zero")
-            for precision in options.precisions if zero else ["fp32"]:
+            ours = variant.startswith(("zero", "slice"))
+            for precision in options.precisions if ours else ["fp32"]:
                 sizes = options.batch_sizes if index == 0 else options.batch_sizes[:1]
-                made += [{**one, "variant": variant, "precision": precision, "batch_size": size} for size in sizes]
+                more = {"variant": variant, "precision": precision, "judge": index == 0}
+                made += [{**one, **more, "batch_size": size} for size in sizes]
     return made
 
 
@@ -194,10 +244,12 @@ def main() -> None:
     parser.add_argument("--candidates", nargs="+", type=int, default=[400 if gpu else 20])
     parser.add_argument("--images", nargs="+", type=int, default=[3000 if gpu else 200])
     parser.add_argument("--variants", nargs="+", default=["zero" if gpu else "slice", "rebuild", "mask"])
-    parser.add_argument("--precisions", nargs="+", default=["fp32"])
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[0], help="0 lets lcprune choose")
     parser.add_argument("--data", help="e.g. cifar10:PATH; random images if not given")
-    parser.add_argument("--weights", help="a file of weights for every network named")
+    parser.add_argument("--weights", help="a file of weights for the first network named")
+    parser.add_argument("--cold", action="store_true", help="count what only the first search of a process pays")
+    parser.add_argument("--append", action="store_true", help="add rows to the file that is there")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
@@ -212,16 +264,21 @@ def main() -> None:
         "rows": [],
     }
     out = options.out or RESULTS / f"search-{torch.device(options.device).type}.json"
+    if options.append and out.exists():
+        results["rows"] = json.loads(out.read_text())["rows"]
     columns = ("network", "macs", "candidates", "images", "variant", "precision", "batch_size")
     times = ("total_s", "setup_s", "planning_s", "preparing_s", "evaluating_s")
-    print("  ".join((*columns, *times, "evaluations", "difference")))
+    print("  ".join((*columns, *times, "evaluations", "difference", "error")))
     for index, base in enumerate(rows(options)):
-        if index == 0:
-            measure({**base, "candidates": 3, "images": min(64, base["images"])}, options, cache)  # warms up
-        row = measure(base, options, cache)
+        if index == 0 and not options.cold:
+            measure(
+                {**base, "judge": False, "candidates": 3, "images": min(64, base["images"])}, options, cache
+            )  # warms up
+        row = {**measure(base, options, cache), "cold": options.cold and index == 0}
         results["rows"].append(row)
         shown = [str(row[name]) for name in columns] + [f"{row[name]:.3f}" for name in times]
-        print("  ".join((*shown, str(row["evaluations"]), f"{row['difference']:.6f}")), flush=True)
+        error = "" if row["error"] is None else f"{row['error']:.1e}"
+        print("  ".join((*shown, str(row["evaluations"]), f"{row['difference']:.6f}", error)), flush=True)
         write_json(out, _finite(results))
     print(f"written: {out}")
 

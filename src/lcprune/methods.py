@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from lcprune.errors import ConfigError
-from lcprune.evaluate import Evaluator, ZeroingEvaluator
+from lcprune.evaluate import Evaluator
 from lcprune.search import Found, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.task import Choice, Kept, Task
@@ -182,14 +182,13 @@ def compensate(task: Task, beta: FloatArray) -> Kept:
 def _precise(task: Task) -> Callable[[Kept], float] | None:
     """Judges finalists in float32, where candidates are ranked in less; made when it is first needed."""
     rough = task.evaluator
-    if not isinstance(rough, ZeroingEvaluator) or rough.precision == "fp32":
+    if rough.precision == "fp32":
         return None
     made: list[tuple[Evaluator, float]] = []
 
     def difference(kept: Kept) -> float:
         if not made:
-            # Not captured: for a handful of selections that would take longer than it saves.
-            exact = ZeroingEvaluator(task.graph, rough.batches, task.loss_fn, capture=False)
+            exact = rough.exactly()
             made.append((exact, exact.full_loss()))
         evaluator, full_loss = made[0]
         return objective(full_loss, evaluator.loss(kept))

@@ -44,6 +44,14 @@ class Batch:
 
         return Batch(pytree.tree_map(lay_out, self.inputs), self.target, self.size)
 
+    def bfloat16(self) -> Batch:
+        """The same images in half precision; targets stay."""
+
+        def cast(leaf: torch.Tensor) -> torch.Tensor:
+            return leaf.to(torch.bfloat16) if leaf.is_floating_point() else leaf
+
+        return Batch(pytree.tree_map(cast, self.inputs), self.target, self.size)
+
 
 def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     """Draw images without replacement, each with the same chance, keeping the order of the data.

@@ -52,7 +52,12 @@ class Evaluator(ABC):
         graph: of the network to be pruned.
         batches: the images, on the network's device.
         loss_fn: `loss_fn(output, target)`, a mean over the batch.
+
+    Attributes:
+        precision: of the losses; those that are not "fp32" only rank.
     """
+
+    precision = "fp32"
 
     def __init__(self, graph: ChannelGraph, batches: Sequence[Batch], loss_fn: LossFn) -> None:
         self.graph, self.batches, self.loss_fn = graph, list(batches), loss_fn
@@ -92,6 +97,10 @@ class Evaluator(ABC):
     def remember(self, kept: Kept, loss: float) -> None:
         """Take a loss from an earlier run as computed."""
         self._known.setdefault(self._key(kept), loss)
+
+    def exactly(self) -> Evaluator:
+        """An evaluator of a handful of selections, in float32, where this one only ranks."""
+        return self
 
     @abstractmethod
     def _compute(self, kept: Kept) -> float: ...

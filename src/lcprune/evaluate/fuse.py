@@ -1,14 +1,14 @@
-"""Convolution, bias, residual addition and ReLU as one kernel: less than half of the memory traffic.
+"""Convolution, bias, residual addition and ReLU as one step: less than half of the memory traffic.
 
 A GPU judges small networks at the speed of its memory, and PyTorch writes and reads every activation once per
-operator. cuDNN has the whole sequence as one call, but nothing in eager mode uses it. Batches have fixed
-shapes here, so the forward pass is recorded once per shape and its patterns are replaced. Weights stay the
-very tensors of the network: what is written into them takes effect.
+operator. Batches have fixed shapes here, so the forward pass is recorded once per shape, and each convolution
+is joined with the addition and the activation behind it. Weights stay the very tensors of the network: what
+is written into them takes effect.
 """
 
 from __future__ import annotations
 
-import operator
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
+
+from lcprune.evaluate import kernels
 
 aten = torch.ops.aten
 
@@ -49,88 +51,84 @@ class Fused:
         functional = torch.func.functionalize(forward, remove="mutations")
         with torch.inference_mode(False), torch.no_grad():
             recorded = make_fx(functional, tracing_mode="real")(*leaves)
-        self.replaced += _replace(recorded)
+        self.replaced += _join(recorded)
         return recorded
 
 
-def conv_relu(x: Tensor, weight: Tensor, bias: Tensor | None, *shape: Any) -> Tensor:
-    """relu(convolution(x) + bias); `shape` is stride, padding, dilation and groups."""
+def joined(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    other: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    bounds: tuple[float, float],
+) -> Tensor:
+    """clamp(convolution(x) + bias + other, *bounds), by whatever is fastest."""
     if x.is_cuda:
-        return torch.cudnn_convolution_relu(x, weight, bias, *shape)
-    return _convolution(x, weight, bias, *shape).relu_()
+        relu = bounds == (0.0, math.inf)
+        if kernels.available() and kernels.prefers(weight.shape[1], weight.shape[0], x.dtype, relu):
+            return kernels.convolution(x, weight, bias, other, stride, padding, dilation, bounds)
+        if relu and x.dtype != torch.float32:
+            if other is None:
+                return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
+            return torch.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, stride, padding, dilation, 1)
+    out: Tensor = aten.convolution(x, weight, bias, stride, padding, dilation, False, [0, 0], 1)
+    if other is not None:
+        out = out.add_(other)
+    return out if bounds == (-math.inf, math.inf) else out.clamp_(*bounds)
 
 
-def conv_add_relu(x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor, *shape: Any) -> Tensor:
-    """relu(convolution(x) + bias + other)."""
-    if x.is_cuda:
-        return torch.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, *shape)
-    return _convolution(x, weight, bias, *shape).add_(other).relu_()
-
-
-def _convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *shape: Any) -> Tensor:
-    stride, padding, dilation, groups = shape
-    out: Tensor = aten.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
-    return out
-
-
-def _replace(recorded: fx.GraphModule) -> int:
+def _join(recorded: fx.GraphModule) -> int:
     replaced = 0
-    order = {node: index for index, node in enumerate(recorded.graph.nodes)}
-    for node in list(recorded.graph.nodes):
-        if node.target is not aten.relu.default:
-            continue
-        source = node.args[0]
-        with recorded.graph.inserting_before(node):
-            if _is_convolution(source):
-                new = recorded.graph.call_function(conv_relu, (*source.args[:3], *_shape(source)))
-            elif _is_addition(source):
-                one, two = sorted(source.args, key=lambda operand: -order[operand])
-                conv, other = (one, two) if _is_convolution(one) else (two, one)
-                if not _is_convolution(conv) or _size(conv) != _size(other):
-                    continue
-                new = recorded.graph.call_function(conv_add_relu, (*conv.args[:3], other, *_shape(conv)))
-            else:
-                continue
-        new.meta = dict(node.meta)
-        order[new] = order[node]
-        node.replace_all_uses_with(new)
-        recorded.graph.erase_node(node)
+    for conv in [node for node in recorded.graph.nodes if _is_convolution(node)]:
+        last, other = conv, None
+        bounds: Any = (-math.inf, math.inf)
+        reader = _only_reader(last)
+        if reader is not None and _is_addition(reader):
+            (operand,) = (operand for operand in reader.args if operand is not last)
+            if _size(operand) == _size(conv):
+                last, other = reader, operand
+                reader = _only_reader(last)
+        if reader is not None and reader.target is aten.relu.default:
+            last, bounds = reader, (0.0, math.inf)
+        elif reader is not None and reader.target is aten.hardtanh.default and len(reader.args) == 3:
+            last, bounds = reader, reader.args[1:]
+        with recorded.graph.inserting_before(last):
+            arguments = (*conv.args[:3], other, conv.args[3], conv.args[4], conv.args[5], bounds)
+            new = recorded.graph.call_function(joined, arguments)
+        new.meta = dict(last.meta)
+        last.replace_all_uses_with(new)
+        recorded.graph.erase_node(last)
         replaced += 1
     recorded.graph.eliminate_dead_code()
     recorded.recompile()
     return replaced
 
 
-def _is_convolution(node: Any) -> bool:
-    # Read by nothing else, not transposed, two-dimensional: what the fused call computes.
-    return (
-        isinstance(node, fx.Node)
-        and node.target is aten.convolution.default
-        and len(node.users) == 1
-        and not node.args[6]
-        and len(_as_list(node.args[3])) == 2
-    )
+def _is_convolution(node: fx.Node) -> bool:
+    """Two-dimensional, not transposed, without groups: what the joined step computes."""
+    if node.target is not aten.convolution.default:
+        return False
+    stride: Any = node.args[3]
+    transposed, groups = node.args[6], node.args[8]
+    return bool(len(stride) == 2 and not transposed and groups == 1)
 
 
-def _is_addition(node: Any) -> bool:
+def _only_reader(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _is_addition(node: fx.Node) -> bool:
     return (
-        isinstance(node, fx.Node)
-        and node.target in (aten.add.Tensor, operator.add)
-        and len(node.users) == 1
+        node.target is aten.add.Tensor
         and not node.kwargs
         and all(isinstance(operand, fx.Node) for operand in node.args)
         and node.args[0] is not node.args[1]
     )
 
 
-def _shape(conv: fx.Node) -> tuple[Any, ...]:
-    return conv.args[3], conv.args[4], conv.args[5], conv.args[8]
-
-
 def _size(node: Any) -> Sequence[int] | None:
     value = node.meta.get("tensor_meta")
     return None if value is None else tuple(value.shape)
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -50,7 +50,10 @@ def make_evaluator(
             return ZeroingEvaluator(graph, batches, loss_fn, precision=search.precision)
         except PlanError as error:
             logger.info("candidates are judged as smaller networks: %s", error)
-    return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare, channels_last=device.type == "cpu")
+    # What is trained before it is judged is trained in float32.
+    precision = "bf16" if search.precision == "bf16" and prepare is None else "fp32"
+    last = device.type == "cpu"
+    return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare, channels_last=last, precision=precision)
 
 
 def _prepare(search: Search, loss_fn: LossFn) -> Prepare | None:

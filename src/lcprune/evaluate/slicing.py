@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +25,9 @@ Prepare = Callable[[nn.Module, Sequence[Batch]], None]
 class SlicingEvaluator(Evaluator):
     """Cuts each candidate out of the network, folds its batch norms and runs it.
 
+    On a CPU each core runs whole batches of its own: layers this small are done before the cores have agreed
+    on how to share one.
+
     Args:
         graph: of the network.
         batches: the images.
@@ -29,6 +35,7 @@ class SlicingEvaluator(Evaluator):
         prepare: changes each candidate, in place, before it is judged.
         fold: whether to fold batch norm; off, the candidate runs as it is.
         channels_last: memory layout of images and weights.
+        precision: "fp32", or "bf16" for networks that only have to be ranked.
     """
 
     def __init__(
@@ -39,15 +46,25 @@ class SlicingEvaluator(Evaluator):
         prepare: Prepare | None = None,
         fold: bool = True,
         channels_last: bool = False,
+        precision: str = "fp32",
     ) -> None:
         super().__init__(graph, batches, loss_fn)
         started = time.perf_counter()
-        self.channels_last = channels_last
+        self.channels_last, self.precision = channels_last, precision
         if channels_last:
             self.batches = [batch.channels_last() for batch in self.batches]
         self.prepare = prepare
         self.pairs = checked_pairs(graph.model, self.batches[0].inputs) if fold else []
+        self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
+        on_cpu = next(graph.model.parameters()).device.type == "cpu"
+        self.cores = min(torch.get_num_threads(), len(self.batches)) if on_cpu else 1
+        self._pool = _one_thread_each(self.cores) if self.cores > 1 else None
         self._timed("preparing", started)
+
+    def exactly(self) -> Evaluator:
+        return SlicingEvaluator(
+            self.graph, self.batches, self.loss_fn, fold=bool(self.pairs), channels_last=self.channels_last
+        )
 
     def _compute(self, kept: Kept) -> float:
         self.work.sliced += 1
@@ -60,7 +77,35 @@ class SlicingEvaluator(Evaluator):
             fold_(model, self.pairs)
             if self.channels_last:
                 model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            if self.precision == "bf16":
+                model.to(torch.bfloat16)
             started = self._timed("preparing", started)
-            value = float(mean_loss(model, self.batches, self.loss_fn))
+            value = self._mean_loss(model)
         self._timed("evaluating", started)
         return value
+
+    def _mean_loss(self, model: nn.Module) -> float:
+        if self._pool is None:
+            return float(mean_loss(model, self._inputs, self.loss_fn))
+        # Modules may keep things on themselves while they run, so no two threads share one; weights are shared.
+        weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        copies = [model, *(copy.deepcopy(model, dict(weights)) for _ in range(self.cores - 1))]
+
+        def share(number: int) -> list[float]:
+            with torch.inference_mode():
+                mine = self._inputs[number :: self.cores]
+                return [float(mean_loss(copies[number], [batch], self.loss_fn)) * batch.size for batch in mine]
+
+        shares = list(self._pool.map(share, range(self.cores)))
+        # Added up in the order of the batches, whichever core was first.
+        return sum(shares[index % self.cores][index // self.cores] for index in range(len(self._inputs))) / self.images
+
+
+def _one_thread_each(cores: int) -> ThreadPoolExecutor:
+    """Threads in which PyTorch uses one core; the caller's own number of threads stays."""
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(cores, "judge", initializer=torch.set_num_threads, initargs=(1,))
+    together = threading.Barrier(cores)
+    list(pool.map(lambda _: together.wait(), range(cores)))
+    torch.set_num_threads(threads)
+    return pool

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from lcprune.evaluate import kernels
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
 from lcprune.evaluate.fold import agree, fold_
@@ -45,10 +47,10 @@ class ZeroingEvaluator(Evaluator):
         precision: "fp32" (TF32 off), "tf32" or "bf16".
         fold: whether to fold batch norm.
         capture: whether to capture a CUDA graph; of no effect off a GPU.
-        channels_last: memory layout of images and weights; None chooses the faster one for the precision.
+        channels_last: memory layout of images and weights; None chooses the faster one.
         benchmark: let cuDNN time its algorithms first; faster, but losses may differ in the last digits
             between runs.
-        fuse: run convolutions together with the addition and ReLU behind them.
+        fuse: run convolutions together with the addition and ReLU behind them; None does so on a GPU.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class ZeroingEvaluator(Evaluator):
         capture: bool = True,
         channels_last: bool | None = None,
         benchmark: bool = False,
-        fuse: bool = False,
+        fuse: bool | None = None,
     ) -> None:
         super().__init__(graph, batches, loss_fn)
         self.precision, self.benchmark = precision, benchmark
@@ -69,8 +71,10 @@ class ZeroingEvaluator(Evaluator):
         started = time.perf_counter()
         self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, fold=fold)
         self.fallback.work = self.work
+        if fuse is None:
+            fuse = self.device.type == "cuda" and precision in ("fp32", "bf16") and kernels.available()
         if channels_last is None:
-            channels_last = prefers_channels_last(self.device, precision)
+            channels_last = fuse or (self.device.type == "cuda" and precision != "fp32")
         self.channels_last = channels_last
         self.model = copy.deepcopy(graph.model).eval().requires_grad_(False)
         if fold:
@@ -83,7 +87,9 @@ class ZeroingEvaluator(Evaluator):
             self.switchboard.write()
             self.model.to(torch.bfloat16)
             self.switchboard = Switchboard(graph, self.model, channels_last=channels_last)
-        self._inputs = [self._cast(batch, channels_last) for batch in self.batches]
+        self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
+        if channels_last:
+            self._inputs = [batch.channels_last() for batch in self._inputs]
         self.forward: Callable[..., Any] = self._fuse() if fuse else self.model
         wanted = self.exact and self.device.type == "cuda" and capture
         self._replay = self._capture() if wanted else None
@@ -106,7 +112,13 @@ class ZeroingEvaluator(Evaluator):
                 started = self._timed("preparing", started)
                 value = float(mean_loss(self.forward, self._inputs, self.loss_fn))
         self._timed("evaluating", started)
+        if not math.isfinite(value) and self.forward is not self.model:
+            return self.fallback._compute(kept)  # more than a half can hold, or truly not finite
         return value
+
+    def exactly(self) -> Evaluator:
+        # Not captured, nothing compiled: for a handful of selections that would take longer than it saves.
+        return ZeroingEvaluator(self.graph, self.batches, self.loss_fn, capture=False, fuse=False)
 
     def _must_slice(self, kept: Kept) -> bool:
         mixing = self.graph.mixing
@@ -132,22 +144,13 @@ class ZeroingEvaluator(Evaluator):
             self.exact = False
             logger.warning("candidates are judged as smaller networks: silenced units of this network still matter")
 
-    def _cast(self, batch: Batch, channels_last: bool) -> Batch:
-        def cast(leaf: torch.Tensor) -> torch.Tensor:
-            if self.precision == "bf16" and leaf.is_floating_point():
-                leaf = leaf.to(torch.bfloat16)
-            return leaf
-
-        made = Batch(pytree.tree_map(cast, batch.inputs), batch.target, batch.size)
-        return made.channels_last() if channels_last else made
-
     def _fuse(self) -> Callable[..., Any]:
         """The fused network, if it runs here and computes what the network does."""
         fused = Fused(self.model)
         few = pytree.tree_map(lambda leaf: leaf[:8], self._inputs[0].inputs)
         try:
             with arithmetic(self.precision, self.benchmark), torch.inference_mode():
-                if agree(call(fused, few), call(self.model, few), 1e-3 if self.precision == "fp32" else 5e-2):
+                if agree(call(fused, few), call(self.model, few), 1e-4 if self.precision == "fp32" else 5e-2):
                     return fused
             logger.warning("convolutions are not fused: the fused network computes something else")
         except Exception as error:
@@ -180,12 +183,3 @@ class ZeroingEvaluator(Evaluator):
             return None
         self.work.captures += 1
         return graph, result
-
-
-def prefers_channels_last(device: torch.device, precision: str) -> bool:
-    """Whether networks run faster with channels innermost.
-
-    On an H200, one search of ResNet-56 took 7.5 s that way in bf16 and 11.3 s the other, but in fp32 46 s
-    instead of 17 s (`benchmarks/search.py`). TF32 has not been measured and goes with fp32.
-    """
-    return device.type == "cuda" and precision == "bf16"

@@ -30,7 +30,7 @@ class Search:
         batch_size: images per forward pass while judging; None chooses.
         evaluator: "slice" builds each smaller network, "zero" silences weights of one copy in place,
             "auto" zeroes on a GPU where that is exact and slices elsewhere.
-        precision: arithmetic of candidates on a GPU: "fp32", "tf32" or "bf16". Unless it is "fp32", the best
+        precision: arithmetic of candidates: "fp32", "bf16", or "tf32" (on a GPU). Unless it is "fp32", the best
             `finalists` candidates are judged again in fp32 before one is chosen.
         finalists: see `precision`.
         recalibrate: re-estimate batch-norm statistics of each candidate before it is judged.
