@@ -124,12 +124,14 @@ def _grids(results: dict[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     for title, found in settings:
-        tried = "; ".join(
-            f"{_words(one['options'])}: {one['loss']:.3f} ({100 * one['accuracy']:.1f})" for one in found["tried"]
-        )
+        tried = "; ".join(f"{_words(one['options'])}: {_judged(one)}" for one in found["tried"])
         trainings = sum(one.get("trainings", 1) for one in found["tried"])
         lines.append(f"| {title} | {_words(found['chosen'])} | {tried} | {trainings} |")
     return "\n".join(lines)
+
+
+def _judged(one: dict[str, Any]) -> str:
+    return "failed" if one["loss"] is None else f"{one['loss']:.3f} ({100 * one['accuracy']:.1f})"
 
 
 def _words(options: dict[str, Any]) -> str:

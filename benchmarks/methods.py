@@ -37,7 +37,9 @@ import torch
 
 from lcprune import data
 from lcprune.cli.networks import open_network
+from lcprune.cli.prepare import trace
 from lcprune.cli.study import Study
+from lcprune.errors import TuneError
 from lcprune.files import write_json
 from lcprune.runs import Run
 from lcprune.tune import recipe
@@ -97,7 +99,14 @@ def compute(cell: Cell) -> dict[str, Any]:
     with run:
         tuning = recipe("finetune", epochs=cell.epochs, **cell.tuning)
         study = Study(run, network, dataset, tuning, progress=False, options={cell.method: cell.options})
-        row = study.cut(cell.method, {"macs": 0.5}, cell.seed)
+        study.graph = trace(network)  # before the clock starts
+        try:
+            row = study.cut(cell.method, {"macs": 0.5}, cell.seed)
+        except TuneError as error:  # a setting under which the training fails is one not to choose
+            if cell.test:
+                raise
+            print(f"{cell.name}: {error}", flush=True)
+            return {"loss": None, "accuracy": None, "search_seconds": None, "options": cell.options}
     (plan,) = run.file("networks").glob("*/plan.json")
     trainings = json.loads(plan.read_text(encoding="utf-8"))["meta"].get("trainings")
     return {**row, **({"trainings": trainings} if trainings else {}), "options": cell.options}
@@ -112,22 +121,34 @@ def compute_all(cells: Iterable[Cell], pool: ProcessPoolExecutor) -> dict[str, d
         for done in as_completed(futures):
             name, row = futures[done].name, done.result()
             rows[name] = row
-            judged = f"loss {row['loss']:.4f}, accuracy {row['accuracy']:.2%}, {row['search_seconds']:.1f} s choosing"
-            print(f"{len(rows)} of {len(cells)}  {name}: {judged}", flush=True)
+            print(f"{len(rows)} of {len(cells)}  {name}: {_words(row)}", flush=True)
     except BaseException:
         pool.shutdown(cancel_futures=True)
         raise
     return {cell.name: rows[cell.name] for cell in cells}
 
 
+def _words(row: dict[str, Any]) -> str:
+    if row["loss"] is None:
+        return "the training failed"
+    return f"loss {row['loss']:.4f}, accuracy {row['accuracy']:.2%}, {row['search_seconds']:.1f} s choosing"
+
+
 def choose(grid: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The setting with the least validation loss, and what all of them gave; of equal ones the first."""
+    """The setting with the least validation loss, and what all of them gave; of equal ones the first.
+
+    Raises:
+        TuneError: the training failed under every setting.
+    """
     tried = [
         {"options": options, "loss": row["loss"], "accuracy": row["accuracy"], "seconds": row["search_seconds"]}
         | ({"trainings": row["trainings"]} if "trainings" in row else {})
         for options, row in zip(grid, rows, strict=True)
     ]
-    return {"chosen": min(tried, key=lambda one: one["loss"])["options"], "tried": tried}
+    finished = [one for one in tried if one["loss"] is not None]
+    if not finished:
+        raise TuneError(f"the training failed under every setting of {grid}")
+    return {"chosen": min(finished, key=lambda one: one["loss"])["options"], "tried": tried}
 
 
 def train(folder: Path) -> None:

@@ -36,10 +36,12 @@ def test_every_grid_is_as_large_as_the_others_and_can_be_run() -> None:
 
 
 def test_the_least_validation_loss_is_chosen() -> None:
-    grid = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}]
-    rows = [{"loss": loss, "accuracy": 0.9, "search_seconds": 1.0} for loss in (0.3, 0.1, 0.1)]
+    grid = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}, {"lr": 9.0}]
+    rows = [{"loss": loss, "accuracy": 0.9, "search_seconds": 1.0} for loss in (0.3, 0.1, 0.1, None)]
     found = comparison.choose(grid, rows)
-    assert found["chosen"] == {"lr": 0.2} and [one["loss"] for one in found["tried"]] == [0.3, 0.1, 0.1]
+    assert found["chosen"] == {"lr": 0.2} and [one["loss"] for one in found["tried"]] == [0.3, 0.1, 0.1, None]
+    with pytest.raises(lcprune.LcpruneError, match="every setting"):
+        comparison.choose(grid[3:], rows[3:])
 
 
 def test_rounds_that_choose_see_no_test_image_and_a_stopped_run_goes_on(tmp_path, monkeypatch, capfd) -> None:

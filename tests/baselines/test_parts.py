@@ -175,9 +175,17 @@ def test_groups_without_a_norm_stay_whole_for_methods_that_shrink_norms(digits) 
         lcprune.prune(bare, digits.example, method="slimming", **settings)
 
 
+@pytest.mark.parametrize("method", ["single_filter", "single_filter_fisher", "slimming", "soft", "morphnet"])
+def test_a_training_that_diverges_says_so(method, plain, digits) -> None:
+    options = {"tune_steps": 3, "step": 12} if method.startswith("single") else {"epochs": 3}
+    settings = {"macs": 0.5, "data": digits.batches, "graph": plain.graph, "progress": False}
+    with pytest.raises(lcprune.errors.TuneError, match="lower lr"):
+        lcprune.prune(plain.model, digits.example, method=method, options={**options, "lr": 1e30}, **settings)
+
+
 def test_wrong_values_are_named() -> None:
     for method, options in {
-        "soft": {"epochs": 0},
+        "soft": {"clip": 0.0},
         "slimming": {"strength": -1.0},
         "morphnet": {"tolerance": 2.0},
         "amc": {"reward": "speed"},

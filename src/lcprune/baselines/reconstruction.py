@@ -49,9 +49,9 @@ def channel_lasso(task: Task) -> Choice:
     """Channels by lasso on the next layer's output, then least squares for its weights (He et al. 2017).
 
     Differs from the published set-up: every group keeps the same share, or what `schedule=` says (published: a
-    schedule by hand, shallow layers pruned more); 500 images with 10 points each by default (published 5,000); a
-    residual group is chosen for all of its readers together (published: readers choose for themselves, by a sampler in
-    front of each block); groups that no plain convolution or linear layer reads are chosen by `metric=`.
+    schedule by hand, shallow layers pruned more); 500 images with 10 points each by default (published 5,000: not
+    verified); a residual group is chosen for all of its readers together (published: readers choose for themselves, by
+    a sampler in front of each block); groups that no plain convolution or linear layer reads are chosen by `metric=`.
 
     Published: ResNet-56 on CIFAR-10, 92.8 -> 91.8 at 62.7 M MACs (50 %), as the LcP paper quotes it.
     """

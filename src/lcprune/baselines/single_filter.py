@@ -6,6 +6,7 @@ With Fisher information: Theis et al., Faster gaze prediction with dense network
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ from lcprune import metrics
 from lcprune.baselines.checkpoints import Checkpoint
 from lcprune.baselines.training import Feed, Training, optimizer_of, take_step, training_mode
 from lcprune.baselines.units import put_back, zero_units
-from lcprune.errors import ConfigError
+from lcprune.errors import ConfigError, TuneError
 from lcprune.methods import register
 from lcprune.progress import Progress
 from lcprune.task import Choice, Kept, Task
@@ -205,4 +206,6 @@ def _tune(task: Task, model: nn.Module, options: SingleFilter, batches: Iterator
     with training_mode(model):
         for step, batch in zip(range(options.tune_steps), batches, strict=False):
             torch.manual_seed(mix(task.seed, rounds, step, 2))  # dropout
-            take_step(model, batch, optimizer, task.loss_fn)
+            loss = float(take_step(model, batch, optimizer, task.loss_fn))
+            if not math.isfinite(loss):
+                raise TuneError(f"single filter: the loss is {loss} in round {rounds + 1}; a lower lr may help")
