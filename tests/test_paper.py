@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -15,9 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from paper import best, figures, objectives, tables
 from paper.cells import PAPER, TINY, chosen, registry
 from paper.store import Store, fold, unfold
+from paper.work import Bench
+
+import lcprune
+from lcprune import tune
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "benchmarks" / "paper"
@@ -50,7 +54,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (second / NET / "frontier/l2/1/done.json").is_file()
     assert not (second / NET / "objective/50/naive/done.json").is_file()
     done = (second / NET / "frontier/l2/1/done.json").stat().st_mtime_ns
-    subprocess.run(cells_of(second, "--only", *SOME, "--jobs", 2), check=True, env=ENVIRONMENT, timeout=120)
+    subprocess.run(cells_of(second, "--only", *SOME, "--lanes", 3), check=True, env=ENVIRONMENT, timeout=120)
     assert (second / NET / "frontier/l2/1/done.json").stat().st_mtime_ns == done, "a finished cell was run again"
     return second
 
@@ -93,24 +97,26 @@ def test_a_stopped_session_goes_on_elsewhere_and_ends_in_tables(carried: Path, t
     assert figures.draw(store, tmp_path, ["figure-1", "figure-6", "objectives"]) == ["figure-1.svg", "objectives.svg"]
 
 
-def test_an_interrupted_tuning_ends_as_an_uninterrupted_one(tmp_path: Path, carried: Path) -> None:
-    from paper.work import Bench
-
+def test_tuning_in_turns_with_interruptions_ends_as_fit_does(tmp_path: Path, carried: Path) -> None:
     scale = replace(TINY, epochs=3)
-    name = f"{NET}/tune/naive-50/1"
-    rows = []
-    for pieces in (1, 3):
-        out = tmp_path / str(pieces)
-        out.mkdir()
-        (out / NET).mkdir()
-        (out / NET / "frontier").symlink_to(carried / NET / "frontier")
-        bench = Bench("digits", out, scale, "cpu")
-        cell = registry(scale)[name]
-        ended = [bench.run(cell, time.time() if piece < pieces - 1 else math.inf) for piece in range(pieces)]
-        assert ended == [False] * (pieces - 1) + [True]
-        assert not (out / name / "tuning" / "checkpoint.safetensors").exists()
-        rows.append(json.loads((out / name / "records" / "results.json").read_text()))
-    assert rows[0] == rows[1]
+    cell = registry(scale)[f"{NET}/tune/naive-50/1"]
+    (tmp_path / NET).mkdir()
+    (tmp_path / NET / "frontier").symlink_to(carried / NET / "frontier")
+    bench = Bench("digits", tmp_path, scale, "cpu")
+    assert bench.run(cell, deadline=time.time()) is False, "out of time after the first step"
+    work = bench.turns(cell)
+    for _ in range(15):
+        next(work)
+    with pytest.raises(KeyboardInterrupt):
+        work.throw(KeyboardInterrupt)
+    assert bench.run(cell)
+    assert not (tmp_path / cell.name / "tuning" / "checkpoint.safetensors").exists()
+    ours = lcprune.load(tmp_path / cell.name, bench.network(NET))
+
+    plain = lcprune.Plan.load(tmp_path / cell.name / "plan.json").apply(bench.network(NET))
+    tune.fit(plain, bench.dataset, tune.recipe("finetune", epochs=3, seed=1), progress=False, device="cpu")
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, ours.state_dict()[name]), name
 
 
 def test_our_best_is_chosen_once_and_on_validation_images(

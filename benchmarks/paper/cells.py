@@ -199,7 +199,7 @@ def _frontier(scale: Scale, name: str, trial: int, shown: Iterable[str], methods
 def _each(scale: Scale, limit: float, trial: int, name: str = "each", **search: Any) -> Cell:
     """A search at one limit, for that limit alone."""
     options = {"limits": [limit], "methods": ["lcp"], **({"search": search} if search else {})}
-    shown = ("table-1", "figure-5") if name == "each" else ("best",)
+    shown = ("table-1", "figure-4", "figure-5") if name == "each" else ("best",)
     full = f"{scale.network}/{name}/{percent(limit)}/{trial}"
     return Cell(full, "frontier", scale.network, trial, shown=shown, options=options)
 
@@ -211,7 +211,7 @@ def _tune(scale: Scale, method: str, limit: float, trial: int, resource: str = "
     else:
         kind = "l2" if resource == "macs" else resource
         source = f"{scale.network}/frontier/{kind}/{trial if method == 'lcp' else 1}"
-    shown = ("table-1", "figure-2", "figure-4") if resource == "macs" else ("figure-2",)
+    shown = ("table-1", "figure-2") if resource == "macs" else ("figure-2",)
     name = f"{scale.network}/tune/{method}-{percent(limit)}{'' if resource == 'macs' else '-params'}/{trial}"
     cut = "lcp" if method == "each" else method
     options = {"plan": f"{cut}-{percent(limit)}", "method": method, "limit": limit, "resource": resource}

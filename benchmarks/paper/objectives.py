@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from lcprune.search import Space, read_records
 from lcprune.select import Limits, Ranking
 from lcprune.tune.distributed import join
 from lcprune.tune.run import Run as Training
+from paper.turns import Lane
 
 if TYPE_CHECKING:
     from paper.cells import Cell
@@ -73,10 +74,10 @@ def select(bench: Bench, cell: Cell) -> lcprune.Plan:
     return graph.plan(ranking.select(limits, beta=beta)).with_meta(selection=options["selection"], beta=beta.tolist())
 
 
-def measure(bench: Bench, cell: Cell, plan: lcprune.Plan) -> dict[str, Any]:
-    """Every objective of a selection, and the network after a brief tuning."""
+def measure(bench: Bench, cell: Cell, plan: lcprune.Plan) -> Generator[None, None, dict[str, Any]]:
+    """Every objective of a selection, and the network after a brief tuning; gives way after every step."""
     graph, full = bench.graph(cell.network), bench.network(cell.network)
-    batches = list(bench.images(_IMAGES_SEED))
+    batches = list(bench.images(_IMAGES_SEED, bench.device))
     with torch.no_grad():
         taught = [full(images) for images, _ in batches]
     seconds: dict[str, float] = {}
@@ -97,34 +98,37 @@ def measure(bench: Bench, cell: Cell, plan: lcprune.Plan) -> dict[str, Any]:
     started = time.perf_counter()
     tune.recalibrate(fresh, bench.dataset, bench.scale.images, seed=_IMAGES_SEED, device=bench.device)
     look("recalibrated", fresh, started)
-    _brief(bench, model, look)
+    yield from _brief(bench, model, look)
     row |= bench.judge(model, "val", "val_")
     return row
 
 
-def _brief(bench: Bench, model: nn.Module, look: Any) -> None:
+def _brief(bench: Bench, model: nn.Module, look: Any) -> Generator[None, None, None]:
     """Tune for a few epochs with the fine-tuning schedule in small, looking in between."""
     recipe = tune.recipe("finetune", epochs=bench.scale.brief, seed=1, **bench.training)
-    world = join(bench.device)
+    world, lane = join(bench.device), Lane(bench.device)
     training = Training(model, bench.dataset, recipe, None, None, world, 0)
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
+    lane.prepare(training, False)
+    started, done = time.perf_counter(), 0
     try:
-        training.prepare(False)
-        started, done = time.perf_counter(), 0
         for epoch in range(recipe.epochs):
-            training.stepper.start(epoch, 0)
+            with lane():
+                training.stepper.start(epoch, 0)
             for position in range(training.feed.steps):
-                training.stepper.step(position)
-                done += 1
-                if done in bench.scale.looks:
-                    look(f"step{done}", model, started)
-                    model.train()
+                with lane():
+                    training.stepper.step(position)
+                    done += 1
+                    if done in bench.scale.looks:
+                        look(f"step{done}", model, started)
+                        model.train()
+                    elif done % 50 == 0:
+                        training.stepper.losses[:1].cpu()  # wait: the others' turn must not come too late
+                yield
     finally:
+        lane.finish()
         training.restore()
-        torch.backends.cudnn.benchmark = before
+        model.eval()
         world.leave()
-    model.eval()
 
 
 @torch.no_grad()

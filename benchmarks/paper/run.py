@@ -72,15 +72,15 @@ class Queue:
 
 
 def serve(worker: Worker, queue: Queue) -> None:
-    """Feed one worker until the queue is empty, the time is over or the worker is lost."""
-    try:
-        while worker.alive and (cell := queue.take()) is not None:
-            started = time.time()
-            outcome = worker.ask(cell.name, queue.deadline)
-            queue.finish(cell, outcome)
-            print(f"{outcome:>8} {cell.name} ({time.time() - started:.0f} s)", flush=True)
-    finally:
-        worker.close()
+    """Feed one lane of a worker until the queue is empty, the time is over or the worker is lost."""
+    failed = 0
+    # After an error of the device nothing works in a process any more: two in a row and it gets no more cells.
+    while worker.alive and failed < 2 and (cell := queue.take()) is not None:
+        started = time.time()
+        outcome = worker.ask(cell.name, queue.deadline)
+        queue.finish(cell, outcome)
+        failed = 0 if outcome in ("done", "stopped") else failed + 1
+        print(f"{outcome:>8} {cell.name} ({time.time() - started:.0f} s)", flush=True)
 
 
 def status(queue: Queue, began: float) -> str:
@@ -136,7 +136,11 @@ def main() -> None:
     words += ["--precision", options.precision, *(["--channels-first"] if options.channels_first else [])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **(mps.environment if mps else {})}
     workers = [Worker(words, out / f"worker-{number}.log", environment) for number in range(jobs)]
-    threads = [threading.Thread(target=serve, args=(worker, queue), daemon=True) for worker in workers]
+    threads = [
+        threading.Thread(target=serve, args=(worker, queue), daemon=True)
+        for _ in range(options.lanes)
+        for worker in workers
+    ]
 
     def stop(*_: object) -> None:
         queue.deadline = 0.0
@@ -161,6 +165,8 @@ def main() -> None:
         if interrupted and now > interrupted + 20:
             for worker in workers:
                 worker.kill()
+    for worker in workers:
+        worker.close()
     if mps:
         mps.quit()
     wrong = {name: outcome for name, outcome in queue.outcome.items() if outcome not in ("done", "stopped")}
@@ -177,10 +183,16 @@ def follow(options: argparse.Namespace) -> None:
     record = json.loads(options.speed.read_text(encoding="utf-8"))
     rows = [row for row in record["rows"] if row["kind"] == record["best"]]
     most = max(row["images_per_second"] for row in rows)
-    options.jobs = min(row["jobs"] for row in rows if row["images_per_second"] > 0.97 * most)
+    fast = [row for row in rows if row["images_per_second"] > 0.97 * most]
+    options.jobs, options.lanes = min((row["jobs"], row["lanes"]) for row in fast)
     options.precision = "bf16" if record["best"].startswith("bf16") else "fp32"
     options.channels_first = record["best"].endswith("first")
-    print(f"{options.jobs} jobs, {record['best']}: {most:,.0f} images/s in {options.speed}", flush=True)
+    print(
+        f"{options.jobs} jobs of {options.lanes} lanes, {record['best']}: {most:,.0f} images/s in {options.speed}",
+        flush=True,
+    )
+    if most < options.at_least:
+        sys.exit(f"that is less than {options.at_least:,.0f} images/s: nothing is run")
 
 
 def arguments() -> argparse.Namespace:
@@ -193,11 +205,13 @@ def arguments() -> argparse.Namespace:
         "--show", nargs="+", default=[], help="what a table or figure needs: table-1, figure-3, best ..."
     )
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
+    parser.add_argument("--lanes", type=int, default=1, help="cells that each of them does in turns")
     parser.add_argument("--minutes", type=float, help="stop after so long")
     parser.add_argument("--pack", type=Path, help="write what this session made as tar files into this folder")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes on digits, to try the whole way")
     parser.add_argument("--list", action="store_true", help="say what is done and what is missing")
     parser.add_argument("--speed", type=Path, help="record of speed.py: take jobs, precision and layout from it")
+    parser.add_argument("--at-least", type=float, default=0.0, help="images/s in that record, or nothing is run")
     parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"], help="of tuning on a GPU")
     parser.add_argument("--channels-first", action="store_true", help="memory layout of tuning")
     parser.add_argument("--no-mps", dest="mps", action="store_false", help="do not start NVIDIA's MPS")

@@ -210,12 +210,13 @@ def table_best(store: Store) -> str:
 
 def table_speed(store: Store) -> str:
     """Several tunings at once."""
+    header = ["step", "processes", "networks in each", "images per second, in total"]
     record = store.folder / SPEED
     if not record.is_file():
-        return markdown(["step", "at once", "images per second, in total"], [[MISSING] * 3])
+        return markdown(header, [[MISSING] * 4])
     rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
-    lines = [[row["kind"], str(row["jobs"]), f"{row['images_per_second']:,.0f}"] for row in rows]
-    return markdown(["step", "at once", "images per second, in total"], lines)
+    lines = [[row["kind"], str(row["jobs"]), str(row["lanes"]), f"{row['images_per_second']:,.0f}"] for row in rows]
+    return markdown(header, lines)
 
 
 def table_missing(store: Store) -> str:

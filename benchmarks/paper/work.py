@@ -10,7 +10,7 @@ import copy
 import gc
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from lcprune.files import write_json
 from lcprune.runs import Run
 from lcprune.tune.checkpoint import save_weights
 from paper.cells import DONE, Cell, Scale, percent
+from paper.turns import fit_in_turns
 
 
 class Bench:
@@ -54,7 +55,16 @@ class Bench:
         self.dataset: Dataset = data.load(spec, seed=0, val=scale.val)
 
     def run(self, cell: Cell, deadline: float = math.inf) -> bool:
-        """Do a cell, or go on with it; False if time ran out first.
+        """Do a cell, or go on with it; False if time ran out first."""
+        work = self.turns(cell, deadline)
+        while True:
+            try:
+                next(work)
+            except StopIteration as stop:
+                return bool(stop.value)
+
+    def turns(self, cell: Cell, deadline: float = math.inf) -> Generator[None, None, bool]:
+        """Do a cell, or go on with it, giving way after every step of a tuning; False if time ran out first.
 
         Args:
             cell: what to do.
@@ -68,7 +78,7 @@ class Bench:
         started = time.perf_counter()
         run = Run.open(folder) if (folder / "config.toml").exists() else Run.create(folder, "paper", settings)
         with run:
-            summary = _KINDS[cell.kind](self, cell, run, deadline)
+            summary = yield from _KINDS[cell.kind](self, cell, run, deadline)
         gc.collect()  # a cell's captured graphs hold memory that the next one may want
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -106,9 +116,9 @@ class Bench:
         known = {"pool": scale.pool, "iterations": scale.iterations, "images": scale.images}
         return lcprune.Search(**{**known, "precision": self.precision, **changes})
 
-    def images(self, seed: int) -> data.Batches:
+    def images(self, seed: int, device: torch.device | str = "cpu") -> data.Batches:
         """Training images that selections are judged on."""
-        return self.dataset.batches("train", 128, limit=self.scale.images, seed=seed, device=self.device)
+        return self.dataset.batches("train", 128, limit=self.scale.images, seed=seed, device=device)
 
     def judge(self, model: nn.Module, split: str, prefix: str) -> dict[str, float | None]:
         """Loss and accuracy on a split, under names that begin with `prefix`."""
@@ -137,15 +147,18 @@ def is_done(out: Path, name: str) -> bool:
     return (out / name / DONE).is_file()
 
 
+Work = Generator[None, None, dict[str, Any] | None]
+
+
 # -- kinds of cells ----------------------------------------------------------------------------------------
 
 
-def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
     """A baseline from scratch."""
     torch.manual_seed(0)
     model = models.build(cell.network, num_classes=bench.dataset.num_classes)
     recipe = tune.recipe("baseline", **{"eval_every": 5, **bench.training, **cell.options["recipe"]})
-    result = _fit(bench, model, recipe, run.file("tuning"), deadline)
+    result = yield from fit_in_turns(model, bench.dataset, recipe, run.file("tuning"), bench.device, deadline)
     if result is None:
         return None
     save_weights(run.file("model.safetensors"), model)
@@ -156,8 +169,9 @@ def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any]
     return {"recipe": recipe.to_json(), "seconds": round(result.seconds, 1), "rate": result.images_per_second}
 
 
-def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
     """One search for one or many limits; every network judged before tuning."""
+    yield
     options = cell.options
     resource, metric = options.get("resource", "macs"), options.get("metric", "l2")
     limits: list[float] = options["limits"]
@@ -204,8 +218,9 @@ def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, A
     return {"search": {"precision": search.precision, "candidates": search.total, "seconds": took}}
 
 
-def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
     """Metrics of units beside how far the loss moves without them; in float32, since many differences are tiny."""
+    yield
     network = Network(cell.network, bench.network(cell.network), bench.example(cell.network))
     search = bench.search(precision="fp32")
     study = Study(run, network, bench.dataset, search=search, progress=False)
@@ -214,7 +229,7 @@ def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[st
     return {"images": search.images}
 
 
-def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
     """Fine-tune one network of a frontier, judge it, keep it."""
     options = cell.options
     source = bench.out / cell.needs[0]
@@ -224,7 +239,8 @@ def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any]
     row = bench.row(cell, options["method"], options["limit"], options["resource"], plan)
     recipe = tune.recipe("finetune", **{"eval_every": 10, "seed": cell.trial, **bench.training, **options["recipe"]})
     teacher = copy.deepcopy(full) if recipe.distill > 0 else None
-    result = _fit(bench, model, recipe, run.file("tuning"), deadline, teacher)
+    place = run.file("tuning")
+    result = yield from fit_in_turns(model, bench.dataset, recipe, place, bench.device, deadline, teacher)
     if result is None:
         return None
     lcprune.save(run.path, model, plan)
@@ -240,38 +256,19 @@ def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any]
     return {"recipe": recipe.to_json(), "seconds": round(result.seconds, 1), "rate": result.images_per_second}
 
 
-def objective(bench: Bench, cell: Cell, run: Run, deadline: float) -> dict[str, Any] | None:
+def objective(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
     """What cheap objectives say of one selection, and what a brief tuning makes of it."""
     from paper import objectives
 
     plan = objectives.select(bench, cell)
     plan.save(run.file("plans", "plan.json"))
     row = bench.row(cell, cell.options["selection"], cell.options["limit"], "macs", plan)
-    row |= objectives.measure(bench, cell, plan)
+    row |= yield from objectives.measure(bench, cell, plan)
     _add(run, objective=[row])
     return {"brief": bench.scale.brief, "looks": list(bench.scale.looks)}
 
 
 _KINDS = {"train": train, "frontier": frontier, "metric": metric_error, "tune": tuned, "objective": objective}
-
-
-def _fit(
-    bench: Bench, model: nn.Module, recipe: tune.Recipe, folder: Path, deadline: float, teacher: nn.Module | None = None
-) -> tune.FitResult | None:
-    """Tune until done, or None when time ran out."""
-    result = tune.fit(
-        model,
-        bench.dataset,
-        recipe,
-        run_dir=folder,
-        resume=True,
-        teacher=teacher,
-        progress=False,
-        device=bench.device,
-        checkpoint_seconds=60,
-        max_seconds=None if math.isinf(deadline) else max(0.0, deadline - time.time()),
-    )
-    return result if result.finished else None
 
 
 def _add(run: Run, **records: Sequence[Mapping[str, Any]]) -> None:

@@ -7,19 +7,22 @@ lines of JSON; whatever libraries print goes to the worker's log.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 
@@ -34,7 +37,7 @@ sys.exit(cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0)
 
 
 class Worker:
-    """A process that does cells.
+    """A process that does cells, one after another or several in turns.
 
     Args:
         words: of its command line.
@@ -54,6 +57,9 @@ class Worker:
             text=True,
             start_new_session=True,  # Ctrl-C reaches it through us alone
         )
+        self._asked: dict[str, queue.SimpleQueue[str]] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, daemon=True).start()
 
     @property
     def alive(self) -> bool:
@@ -61,15 +67,26 @@ class Worker:
         return self.process.poll() is None
 
     def ask(self, name: str, deadline: float) -> str:
-        """Let it do a cell; "done", "stopped", or what went wrong."""
-        assert self.process.stdin and self.process.stdout
-        try:
-            self.process.stdin.write(json.dumps({"cell": name, "deadline": deadline}) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except OSError:
-            line = ""
-        return json.loads(line)["outcome"] if line else f"lost its worker; see {self.log}"
+        """Let it do a cell; "done", "stopped", or what went wrong. Several threads may ask at once."""
+        answer: queue.SimpleQueue[str] = queue.SimpleQueue()
+        with self._lock:
+            self._asked[name] = answer
+            with contextlib.suppress(OSError, ValueError):
+                assert self.process.stdin
+                self.process.stdin.write(json.dumps({"cell": name, "deadline": deadline}) + "\n")
+                self.process.stdin.flush()
+        while True:
+            try:
+                return answer.get(timeout=2)
+            except queue.Empty:
+                if not self.alive:
+                    return f"lost its worker; see {self.log}"
+
+    def _listen(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            told = json.loads(line)
+            self._asked[told["cell"]].put(told["outcome"])
 
     def interrupt(self) -> None:
         """Ask it to stop what it is doing."""
@@ -83,8 +100,9 @@ class Worker:
 
     def close(self) -> None:
         """Let it go: no more cells."""
-        if self.process.stdin:
-            self.process.stdin.close()
+        with contextlib.suppress(OSError):
+            if self.process.stdin:
+                self.process.stdin.close()
         try:
             self.process.wait(timeout=15)
         except subprocess.TimeoutExpired:
@@ -112,21 +130,28 @@ class Mps:
         found = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)}
         self._everything = {**os.environ, **found}
         subprocess.run(["nvidia-cuda-mps-control", "-d"], env=self._everything, check=False)
-        tried = subprocess.run([sys.executable, "-c", _TRY], env=self._everything, check=False, timeout=60)
-        if tried.returncode == 0:
+        try:
+            code = subprocess.run(
+                [sys.executable, "-c", _TRY], env=self._everything, check=False, timeout=30
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+        if code == 0:
             self.environment = found
             print("MPS runs", flush=True)
         else:
-            print(f"MPS does not work here (code {tried.returncode}): processes take turns on the GPU", flush=True)
+            print(f"MPS does not work here (code {code}): processes take turns on the GPU", flush=True)
             self.quit()
 
     def quit(self) -> None:
         """End it."""
-        if hasattr(self, "_everything"):
+        if not hasattr(self, "_everything"):
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(
-                ["nvidia-cuda-mps-control"], input="quit\n", text=True, env=self._everything, check=False, timeout=30
+                ["nvidia-cuda-mps-control"], input="quit\n", text=True, env=self._everything, check=False, timeout=10
             )
-            del self._everything
+        del self._everything
 
 
 # -- the other side ----------------------------------------------------------------------------------------
@@ -144,6 +169,7 @@ def main() -> None:
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
+    stop = Stop()
     try:
         import torch
 
@@ -156,25 +182,81 @@ def main() -> None:
         started = time.time()
         bench = Bench(options.data, options.out, scale, options.device, not options.channels_first, options.precision)
         print(f"ready after {time.time() - started:.1f} s", flush=True)
-        for line in iter(sys.stdin.readline, ""):
-            asked = json.loads(line)
-            outcome = attempt(bench, cells[asked["cell"]], asked["deadline"])
-            print(f"{asked['cell']}: {outcome}", flush=True)
-            answers.write(json.dumps({"outcome": outcome}) + "\n")
-            answers.flush()
+        stop.listen()
+        asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=_read, args=(asked,), daemon=True).start()
+        active: dict[str, Generator[None, None, bool]] = {}
+        while True:
+            while not active or not asked.empty():
+                with stop.at_once():
+                    line = asked.get()
+                if not line:
+                    return
+                what = json.loads(line)
+                active[what["cell"]] = bench.turns(cells[what["cell"]], what["deadline"])
+            for name in list(active):
+                outcome = turn(active[name], stop, cells[name].kind in ("frontier", "metric"))
+                if outcome is not None:
+                    del active[name]
+                    print(f"{name}: {outcome}", flush=True)
+                    answers.write(json.dumps({"cell": name, "outcome": outcome}) + "\n")
+                    answers.flush()
     except KeyboardInterrupt:  # while waiting
         return
 
 
-def attempt(bench: object, cell: object, deadline: float) -> str:
-    """Do one cell; whatever goes wrong in it is said, and the worker lives on."""
+class Stop:
+    """Ctrl-C, taken at a moment that suits: at once in work that keeps its own records, else at the next turn."""
+
+    def __init__(self) -> None:
+        self.asked, self._now = False, True
+
+    def listen(self) -> None:
+        """From here on, SIGINT comes here."""
+        self._now = False
+        signal.signal(signal.SIGINT, self._handle)
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Work that may be interrupted anywhere."""
+        self._now = True
+        try:
+            if self.asked:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._now = False
+
+    def _handle(self, *_: object) -> None:
+        self.asked = True
+        if self._now:
+            raise KeyboardInterrupt
+
+
+def turn(work: Generator[None, None, bool], stop: Stop, anywhere: bool) -> str | None:
+    """One turn of a cell; None if it wants more, else how it ended. What goes wrong in it stays in it."""
     try:
-        return "done" if bench.run(cell, deadline) else "stopped"  # type: ignore[attr-defined]
+        if stop.asked:
+            work.throw(KeyboardInterrupt)
+        elif anywhere:
+            with stop.at_once():
+                next(work)
+        else:
+            next(work)
+    except StopIteration as end:
+        return "done" if end.value else "stopped"
     except KeyboardInterrupt:
         return "stopped"
     except Exception as error:
         traceback.print_exc()
         return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return None
+
+
+def _read(asked: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        asked.put(line)
+    asked.put("")
 
 
 if __name__ == "__main__":
