@@ -13,6 +13,7 @@ from typing import Any
 
 import lcprune
 import lcprune.data
+import lcprune.engine
 import lcprune.export
 import lcprune.latency
 import lcprune.models
@@ -27,6 +28,7 @@ ROOMS: tuple[tuple[str, ModuleType, tuple[str, ...] | None], ...] = (
     ("lcprune.data", lcprune.data, ("load", "Dataset", "from_arrays")),
     ("lcprune.tune", lcprune.tune, None),
     ("lcprune.latency", lcprune.latency, None),
+    ("lcprune.engine", lcprune.engine, None),
     ("lcprune.export", lcprune.export, ("export", "Exported")),
     ("lcprune.report", lcprune.report, ("write_report", "collect", "summarise", "make_figures")),
 )

@@ -51,5 +51,9 @@ class ConfigError(LcpruneError):
     """A run's configuration is wrong, or its folder holds something else."""
 
 
+class EngineError(LcpruneError):
+    """Workers on other machines could not be reached, or died again and again."""
+
+
 class MissingDependencyError(LcpruneError):
     """An optional part of lcprune needs a package that is not installed."""

@@ -16,6 +16,7 @@ from torch import nn
 
 import lcprune
 from lcprune import methods
+from lcprune.engine import Engine, make_engine
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
@@ -59,6 +60,7 @@ def prune(
     ignore: Sequence[str] = (),
     verify: bool = True,
     options: Mapping[str, Any] | None = None,
+    engine: str | Engine = "local",
 ) -> PruneResult:
     """Cut a trained network down to a limit, with the least change of its loss.
 
@@ -90,6 +92,8 @@ def prune(
         ignore: passed to `lcprune.trace`.
         verify: prove that the cut network computes what the silenced one does.
         options: settings of the method's own, by name.
+        engine: "local", "ray" (candidates are judged on every GPU or core of the cluster, or of this machine), or
+            one from `lcprune.engine`.
 
     Raises:
         BudgetError: a limit cannot be met; the message has the smallest that can.
@@ -120,9 +124,11 @@ def prune(
         dataset=_dataset_of(data),
     )
     run = _Run(task, chosen, verify, tune, None if run_dir is None else Path(run_dir), tuple(ignore))
-    if len(limits) == 1 and tune is None:
-        return run.once()
-    return run.iterate(limits)
+    with make_engine(engine) as task.engine:
+        task.search = task.engine.settle(search)
+        if len(limits) == 1 and tune is None:
+            return run.once()
+        return run.iterate(limits)
 
 
 @dataclass(frozen=True, eq=False)

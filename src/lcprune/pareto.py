@@ -16,6 +16,7 @@ from torch import nn
 
 import lcprune
 from lcprune import methods
+from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
@@ -108,6 +109,7 @@ def pareto(
     graph: ChannelGraph | None = None,
     ignore: Sequence[str] = (),
     verify: bool = True,
+    engine: str | Engine = "local",
 ) -> Frontier:
     """Prune a network to several limits.
 
@@ -120,7 +122,7 @@ def pareto(
         learn: "tightest" learns one compensation at the tightest limit and reuses it for all others: a
             frontier for the price of one search. "each" learns one per limit.
         compare: methods whose frontiers are wanted.
-        metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify: as in `prune`.
+        metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify, engine: as in `prune`.
         run_dir: folder for the searches' records.
         resume: go on from that folder.
 
@@ -150,28 +152,30 @@ def pareto(
         resume=resume,
     )
     folder = None if run_dir is None else Path(run_dir)
-    kept, histories, beta = _choose(task, given, limits, learn, compare, folder)
-    # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
-    judge = task.evaluator if not search.prepares else _plain(task).evaluator
-    full_loss = judge.full_loss()
-    points = []
-    for method in compare:
-        for limit, units in zip(given, kept[method], strict=True):
-            loss = judge.loss(units)
-            difference = objective(full_loss, loss)
-            plan = graph.plan(units).with_meta(
-                method=method,
-                metric=task.metric_name,
-                limit=limit,
-                min_keep=min_keep,
-                multiple_of=multiple_of,
-                seed=seed,
-                difference=difference if np.isfinite(difference) else None,
-                **({"beta": beta.tolist(), "learn": learn} if method == "lcp" and beta is not None else {}),
-            )
-            if verify:
-                check(graph, plan)
-            points.append(Point(method, limit, plan, loss, difference, graph))
+    with make_engine(engine) as task.engine:
+        task.search = search = task.engine.settle(search)
+        kept, histories, beta = _choose(task, given, limits, learn, compare, folder)
+        # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
+        judge = task.evaluator if not search.prepares else _plain(task).evaluator
+        full_loss = judge.full_loss()
+        points = []
+        for method in compare:
+            for limit, units in zip(given, kept[method], strict=True):
+                loss = judge.loss(units)
+                difference = objective(full_loss, loss)
+                plan = graph.plan(units).with_meta(
+                    method=method,
+                    metric=task.metric_name,
+                    limit=limit,
+                    min_keep=min_keep,
+                    multiple_of=multiple_of,
+                    seed=seed,
+                    difference=difference if np.isfinite(difference) else None,
+                    **({"beta": beta.tolist(), "learn": learn} if method == "lcp" and beta is not None else {}),
+                )
+                if verify:
+                    check(graph, plan)
+                points.append(Point(method, limit, plan, loss, difference, graph))
     return Frontier(tuple(points), full_loss, histories, beta)
 
 

@@ -118,7 +118,7 @@ class Run:
         wanted = json.loads(json.dumps({k: v for k, v in settings.items() if v is not None}))
         for name in sorted({*wanted, *run.settings}):
             there, now = run.settings.get(name), wanted.get(name)
-            if there != now and name not in ("device", "workers"):
+            if there != now and name not in ("device", "engine", "address", "workers"):
                 raise ConfigError(
                     f"{run.path} was started with {name}={there!r}, now it is {now!r}: "
                     "leave that option out to go on, or start another folder with --out"

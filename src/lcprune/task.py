@@ -23,6 +23,7 @@ from lcprune.select import Limits, Ranking
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
+    from lcprune.engine import Engine
 
 Kept = list[NDArray[np.int64]]
 
@@ -48,6 +49,7 @@ class Task:
         floors: units of each group that stay, where these are more than `min_keep` asks for (later steps of
             Algorithm 1, whose floor is that of the network before the first one).
         options: the method's own settings; None for its defaults.
+        engine: where candidates are judged; None judges them here.
         dataset: the data set that the images come from, for methods that train; None if there is only `samples`.
     """
 
@@ -67,6 +69,7 @@ class Task:
     floors: NDArray[np.int64] | None = None
     options: Any = None
     dataset: Dataset | None = None
+    engine: Engine | None = None
 
     @cached_property
     def scores(self) -> list[NDArray[np.float64]]:
@@ -84,7 +87,8 @@ class Task:
     @cached_property
     def evaluator(self) -> Evaluator:
         """Judges selections on the drawn images."""
-        return make_evaluator(self.graph, self.need_samples(), self.loss_fn, self.search)
+        make = make_evaluator if self.engine is None else self.engine.evaluator
+        return make(self.graph, self.need_samples(), self.loss_fn, self.search)
 
     @property
     def metric_name(self) -> str:
@@ -127,6 +131,9 @@ class Task:
     def settings(self) -> dict[str, Any]:
         """What the network, the data and the user's settings are, as plain JSON; not the limits."""
         search = {f"search.{name}": value for name, value in _plain_fields(self.search).items()}
+        # One at a time is said by silence, as in records that were written before there was a choice.
+        if search["search.together"] in (None, 1):
+            del search["search.together"], search["search.asynchronous"]
         return {
             "weights": weights_fingerprint(self.graph.model),
             "images": None if self.samples is None else fingerprint(self.samples),

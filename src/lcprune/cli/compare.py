@@ -9,13 +9,15 @@ import typer
 
 from lcprune.cli import options as o
 from lcprune.cli.command import sections, start_run
+from lcprune.cli.errands import Errand, run_errands
 from lcprune.cli.finish import tell, write_run_report
+from lcprune.cli.machines import open_engine
 from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
 from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.cli.prune import Report, TrueLoss
 from lcprune.cli.show import listen
-from lcprune.cli.study import Study
+from lcprune.cli.study import ORIGINAL, Study
 from lcprune.files import atomic_write
 from lcprune.report.tables import csv_text, latex, markdown, result_table
 from lcprune.runs import Run
@@ -40,6 +42,9 @@ def compare(
     seeds: o.Seeds = 3,
     true_loss: TrueLoss = 0,
     device: o.Device = "auto",
+    engine: o.Engine = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
     out: o.Out = None,
     resume: o.Resume = False,
     force: o.Force = False,
@@ -68,7 +73,7 @@ def compare(
     describe_source(ctx, network, dataset)
     graph = trace(network)
     check_reachable(graph, macs, None, min_keep, multiple_of)
-    with start_run(ctx, "compare", model) as run:
+    with open_engine(ctx, search, whole=True) as (machines, search), start_run(ctx, "compare", model) as run:
         study = Study(
             run,
             network,
@@ -80,6 +85,7 @@ def compare(
             multiple_of,
             not quiet,
             options,
+            machines,
         )
         study.graph = graph
         grid(study, methods, macs, seeds)
@@ -93,11 +99,8 @@ def compare(
 
 def grid(study: Study, methods: Sequence[str], macs: Sequence[float], seeds: int = 1) -> None:
     """Every method at every limit with every seed."""
-    study.original()
-    for limit in macs:
-        for method in methods:
-            for seed in range(seeds):
-                study.cut(method, {"macs": limit}, seed)
+    trials = [Errand(method, {"macs": limit}, seed) for limit in macs for method in methods for seed in range(seeds)]
+    run_errands(study, [Errand(ORIGINAL), *trials])
 
 
 def write_tables(run: Run) -> None:

@@ -79,7 +79,7 @@ def _checked(parse: Any, text: Any) -> Any:
         raise typer.BadParameter(str(error)) from None
 
 
-RUN, MODEL, LIMITS, SEARCH = "Run", "Network and data", "Limits", "Method"
+RUN, MODEL, LIMITS, SEARCH, MACHINES = "Run", "Network and data", "Limits", "Method", "More than one machine"
 
 Model = Annotated[
     str,
@@ -155,6 +155,26 @@ Seed = Annotated[int, typer.Option(help="Seed of everything random.", rich_help_
 Seeds = Annotated[int, typer.Option(min=1, help="How many trials, with seeds 0, 1, ...", rich_help_panel=RUN)]
 BatchSizes = Annotated[Numbers, typer.Option(parser=_numbers, metavar="N,N", help="Batch sizes.", rich_help_panel=RUN)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=RUN)]
+
+Engine = Annotated[
+    str, typer.Option(help="local, or ray: all machines, GPUs and cores of a Ray cluster.", rich_help_panel=MACHINES)
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Of the Ray cluster, or auto; by default the one on this machine, or a new one.",
+        rich_help_panel=MACHINES,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many work together; one per GPU, or per core, by default.", rich_help_panel=MACHINES),
+]
+Asynchronous = Annotated[
+    bool,
+    typer.Option("--asynchronous", help="No worker waits for another; not reproducible.", rich_help_panel=MACHINES),
+]
 
 Out = Annotated[
     Path | None,

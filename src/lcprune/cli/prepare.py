@@ -14,6 +14,7 @@ import typer
 
 import lcprune
 from lcprune.cli.command import SECTIONS, UsageError, resolve_section, sections
+from lcprune.cli.machines import search_section
 from lcprune.cli.networks import Network
 from lcprune.errors import ConfigError, MetricError, SearchError, TuneError
 from lcprune.search import Search
@@ -74,7 +75,7 @@ def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -
         search = Search(**section)
     except (SearchError, TypeError) as error:
         raise UsageError(f"search: {error}") from None
-    resolve_section(ctx, "search", {name: getattr(search, name) for name in sorted(known)})
+    resolve_section(ctx, "search", search_section(search))
     return search
 
 

@@ -11,7 +11,9 @@ import typer
 import lcprune
 from lcprune.cli import options as o
 from lcprune.cli.command import UsageError, sections, start_run
+from lcprune.cli.errands import Errand, make_network, run_errands
 from lcprune.cli.finish import tell, write_run_report
+from lcprune.cli.machines import open_engine
 from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import (
     describe_source,
@@ -23,7 +25,7 @@ from lcprune.cli.networks import (
 )
 from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.cli.show import listen
-from lcprune.cli.study import Study, label
+from lcprune.cli.study import ORIGINAL, Study
 from lcprune.pareto import METHODS as FRONTIER_METHODS
 
 logger = logging.getLogger("lcprune")
@@ -55,6 +57,10 @@ def prune(
     true_loss: TrueLoss = 0,
     seed: o.Seed = 0,
     device: o.Device = "auto",
+    engine: o.Engine = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
+    asynchronous: o.Asynchronous = False,
     out: o.Out = None,
     resume: o.Resume = False,
     force: o.Force = False,
@@ -96,7 +102,7 @@ def prune(
     describe_source(ctx, network, dataset)
     graph = trace(network)
     check_reachable(graph, [] if macs is None else [macs], params, min_keep, multiple_of)
-    with start_run(ctx, "prune", model) as run:
+    with open_engine(ctx, search) as (machines, search), start_run(ctx, "prune", model) as run:
         network.describe(run, pruned=True)
         study = Study(
             run,
@@ -109,11 +115,10 @@ def prune(
             multiple_of,
             not quiet,
             options,
+            machines,
         )
         study.graph = graph
-        study.original()
-        row = study.cut(method, limits, seed)
-        study.keep(row)
+        study.keep(make_network(study, method, limits, seed))
         if true_loss and dataset is not None:
             record_metric_error(study, [metric], true_loss, seed)
         if report:
@@ -143,6 +148,10 @@ def pareto(
     recipe: o.Recipe = "finetune",
     seed: o.Seed = 0,
     device: o.Device = "auto",
+    engine: o.Engine = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
+    asynchronous: o.Asynchronous = False,
     out: o.Out = None,
     resume: o.Resume = False,
     force: o.Force = False,
@@ -175,7 +184,7 @@ def pareto(
     describe_source(ctx, network, dataset)
     graph = trace(network)
     check_reachable(graph, macs, None, min_keep, multiple_of)
-    with start_run(ctx, "pareto", model) as run:
+    with open_engine(ctx, search) as (machines, search), start_run(ctx, "pareto", model) as run:
         study = Study(
             run,
             network,
@@ -186,9 +195,9 @@ def pareto(
             min_keep,
             multiple_of,
             not quiet,
+            engine=machines,
         )
         study.graph = graph
-        study.original()
         started = time.perf_counter()
         frontier = lcprune.pareto(
             network.model,
@@ -206,24 +215,15 @@ def pareto(
             run_dir=run.file("search"),
             resume=run.file("search").exists(),
             graph=study.graph,
+            engine=machines,
         )
         seconds = time.perf_counter() - started
-        done = {row["network"] for row in run.records("results")}
+        errands = [Errand(ORIGINAL)]
         for point in frontier.points:
-            limits = {"macs": point.limit}
-            name = label(point.method, limits)
-            if name not in done:
-                history = frontier.histories.get(point.limit, []) if point.method == "lcp" else []
-                study.finish(
-                    name,
-                    point.method,
-                    limits,
-                    seed,
-                    point.model,
-                    point.plan,
-                    history,
-                    seconds if history else 0.0,
-                )
+            history = frontier.histories.get(point.limit, []) if point.method == "lcp" else []
+            spent = seconds if history else 0.0
+            errands.append(Errand(point.method, {"macs": point.limit}, seed, point.plan, history, spent))
+        run_errands(study, errands)
         if report:
             write_run_report(run)
     tell(run, json_)

@@ -23,6 +23,7 @@ from lcprune.cli.networks import PLAN, WEIGHTS, Network
 from lcprune.cli.prepare import trace
 from lcprune.cli.sizes import format_size
 from lcprune.data import Dataset
+from lcprune.engine import Engine, LocalEngine
 from lcprune.runs import Run
 from lcprune.search import Record, Search
 from lcprune.tune import Recipe
@@ -47,6 +48,7 @@ class Study:
         multiple_of: widths are multiples of this.
         progress: show bars.
         options: method -> settings of its own.
+        engine: where the work is done.
     """
 
     run: Run
@@ -59,6 +61,7 @@ class Study:
     multiple_of: int = 1
     progress: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    engine: Engine = field(default_factory=LocalEngine)
 
     @cached_property
     def graph(self) -> lcprune.ChannelGraph:
@@ -72,7 +75,7 @@ class Study:
 
     def original(self) -> dict[str, Any]:
         """Judge the network as it is."""
-        found = self._done(ORIGINAL, 0)
+        found = self.done(ORIGINAL, 0)
         if found is not None:
             return found
         row = {"network": ORIGINAL, "method": ORIGINAL, "limit": None, "seed": 0, **self._costs(self.graph)}
@@ -93,12 +96,20 @@ class Study:
             The row of results.
         """
         name = label(method, limits)
-        found = self._done(name, seed)
+        found = self.done(name, seed)
         if found is not None:
-            logger.info("%s: done before", _trial(name, seed))
+            logger.info("%s: done before", trial(name, seed))
             return found
-        logger.info("%s: pruning", _trial(name, seed))
-        folder = self.run.file("networks", slug(_trial(name, seed)))
+        result, seconds = self.choose(method, limits, seed, **options)
+        return self.finish(name, method, limits, seed, result.model, result.plan, result.history, seconds)
+
+    def choose(
+        self, method: str, limits: Mapping[str, Any], seed: int = 0, **options: Any
+    ) -> tuple[lcprune.PruneResult, float]:
+        """Prune by one method to one limit; the result and the seconds that it took. Arguments as for `cut`."""
+        name = label(method, limits)
+        logger.info("%s: pruning", trial(name, seed))
+        folder = self.run.file("networks", slug(trial(name, seed)))
         started = time.perf_counter()
         result = lcprune.prune(
             self.network.model,
@@ -115,11 +126,11 @@ class Study:
             run_dir=folder,
             resume=folder.exists(),
             options=self.options.get(method),
+            engine=self.engine,
             **limits,
             **options,
         )
-        seconds = time.perf_counter() - started
-        return self.finish(name, method, limits, seed, result.model, result.plan, result.history, seconds)
+        return result, time.perf_counter() - started
 
     def finish(
         self,
@@ -139,7 +150,7 @@ class Study:
         row["search_seconds"] = round(seconds, 2)
         row.update(self._judge(model, "_before"))
         row.update({key.removesuffix("_before"): value for key, value in row.items() if key.endswith("_before")})
-        folder = self.run.file("networks", slug(_trial(name, seed)))
+        folder = self.run.file("networks", slug(trial(name, seed)))
         epochs: list[dict[str, Any]] = []
         if self.recipe is not None and self.dataset is not None:
             rows = self.tune(model, folder / "tuning", name, seed)
@@ -148,9 +159,9 @@ class Study:
         lcprune.save(folder, model, plan)
         # The row goes last: it says that this network is complete.
         kept = [{"network": name, "method": method, "limit": limit, **entry} for entry in self._schedule(plan)]
-        self._add_once("schedule", name, kept)
-        self._add_once("search", name, _search_rows(name, limit, history))
-        self._add_once("training", name, epochs)
+        self.add_once("schedule", name, kept)
+        self.add_once("search", name, _search_rows(name, limit, history))
+        self.add_once("training", name, epochs)
         self.run.add("results", row)
         return row
 
@@ -160,7 +171,7 @@ class Study:
 
         assert self.recipe is not None and self.dataset is not None
         recipe = replace(self.recipe, seed=self.recipe.seed + seed)
-        logger.info("%s: tuning for %d epochs", _trial(name, seed), recipe.epochs)
+        logger.info("%s: tuning for %d epochs", trial(name, seed), recipe.epochs)
         teacher = copy.deepcopy(self.network.model) if recipe.distill > 0 else None
         result = fit(
             model,
@@ -183,7 +194,7 @@ class Study:
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Make one network the run's own: its plan and weights go to the top of the folder."""
-        folder = self.run.file("networks", slug(_trial(row["network"], row["seed"])))
+        folder = self.run.file("networks", slug(trial(row["network"], row["seed"])))
         plan = lcprune.Plan.load(folder / PLAN)
         base = open_like(self.network)
         lcprune.save(self.run.path, lcprune.load(folder, base), plan)
@@ -192,14 +203,16 @@ class Study:
         """A finished network, from its folder."""
         if row["method"] == ORIGINAL:
             return self.network.model
-        folder = self.run.file("networks", slug(_trial(row["network"], row["seed"])))
+        folder = self.run.file("networks", slug(trial(row["network"], row["seed"])))
         return lcprune.load(folder, open_like(self.network)).to(self.device).eval()
 
-    def _done(self, name: str, seed: int) -> dict[str, Any] | None:
+    def done(self, name: str, seed: int) -> dict[str, Any] | None:
+        """The row of a network that is complete."""
         rows = self.run.records("results")
         return next((row for row in rows if (row["network"], row["seed"]) == (name, seed)), None)
 
-    def _add_once(self, kind: str, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add_once(self, kind: str, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Record rows of a network, unless it has some."""
         # The first trial stands for the others; and a run that was stopped between two files goes on here.
         if rows and not any(row.get("network") == name for row in self.run.records(kind)):
             self.run.add(kind, *rows)
@@ -293,5 +306,6 @@ def _search_rows(name: str, limit: float, history: Sequence[Record]) -> list[dic
     ]
 
 
-def _trial(name: str, seed: int) -> str:
+def trial(name: str, seed: int) -> str:
+    """A network's name with its seed, where that is not the first."""
     return name if seed == 0 else f"{name}, seed {seed}"

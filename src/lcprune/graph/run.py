@@ -43,6 +43,10 @@ class Run(TorchDispatchMode):
             if name in weights:
                 setattr(tensor, _LABELS, weights[name])
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The operator that ran last is of no use afterwards, and operators cannot be sent to other processes.
+        return {**self.__dict__, "call": None}
+
     def forward(self, args: tuple[Any, ...]) -> Any:
         """Run the network and return its output."""
         with torch.no_grad(), plain_attention(), self._module_hooks(), self:

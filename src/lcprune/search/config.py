@@ -36,6 +36,10 @@ class Search:
         recalibrate: re-estimate batch-norm statistics of each candidate before it is judged.
         tune_steps: SGD steps on the drawn images given to each candidate before it is judged.
         tune_lr: learning rate of these steps.
+        together: candidates asked for together and told in the order asked, so that a search is reproducible for a
+            given number of them; None asks for as many as the engine has workers, one on a single machine.
+        asynchronous: tell each candidate as soon as it is judged and ask for the next: no worker waits for another,
+            and the result depends on who was faster.
         prepare: `prepare(model, batches)` changes each candidate in place before it is judged: a user's own
             short tuning. Judged by signed loss difference, since a prepared candidate may beat the network.
     """
@@ -55,6 +59,8 @@ class Search:
     recalibrate: bool = False
     tune_steps: int = 0
     tune_lr: float = 0.01
+    together: int | None = None
+    asynchronous: bool = False
     prepare: Callable[[Any, Any], None] | None = None
 
     def __post_init__(self) -> None:
@@ -62,7 +68,7 @@ class Search:
             _at_least(name, getattr(self, name), 1)
         for name in ("iterations", "tune_steps"):
             _at_least(name, getattr(self, name), 0)
-        for name in ("patience", "batch_size"):
+        for name in ("patience", "batch_size", "together"):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), 1)
         if not 0 < self.mutate <= 1:

@@ -35,7 +35,7 @@ class Record:
         counts: kept units per group.
         macs: of the candidate.
         params: of the candidate.
-        best: the lowest difference so far.
+        best: the lowest difference told so far.
         cached: whether an equal selection had been judged before.
         seconds: time since the search began, earlier parts of a resumed one counted in.
     """
@@ -114,9 +114,9 @@ class Records:
 
 
 def read_records(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Record]]:
-    """The first line of a file and its records; a last line that was never finished is left out."""
+    """The first line of a file and its records by iteration; a last line that was never finished is left out."""
     head, records, _ = _parse(Path(path))
-    return head, records
+    return head, sorted(records, key=lambda record: record.iteration)
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], list[Record], int]:

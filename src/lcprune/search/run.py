@@ -1,4 +1,8 @@
-"""The search loop: ask, select, judge, tell; recorded while it runs and replayed to go on."""
+"""The search loop: ask, select, judge, tell; recorded while it runs and replayed to go on.
+
+`search.together` candidates are asked for at once. They are told in the order asked, whoever is judged first, so that
+the number of workers changes nothing but the time; an asynchronous search tells them as they come.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,17 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lcprune.cost import Cost
 from lcprune.errors import SearchError
 from lcprune.progress import Progress
 from lcprune.search.config import Search
+from lcprune.search.judges import InTurn, Judge, Judges, Kept
 from lcprune.search.records import Record, Records
 from lcprune.search.samplers import Sampler
 from lcprune.search.space import FloatArray
-
-Kept = list[NDArray[np.int64]]
-
-
-class Judge(Protocol):
-    """What the loop needs of an evaluator."""
-
-    def loss(self, kept: Kept) -> float: ...
-
-    def knows(self, kept: Kept) -> bool: ...
-
-    def remember(self, kept: Kept, loss: float) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +61,7 @@ def objective(full_loss: float, loss: float, signed: bool = False) -> float:
 def run_search(
     sampler: Sampler,
     select: Callable[[FloatArray], Kept],
-    judge: Judge,
+    judge: Judge | Judges,
     cost: Cost,
     search: Search,
     full_loss: float,
@@ -83,7 +74,7 @@ def run_search(
     Args:
         sampler: proposes candidates; naive pruning first.
         select: compensation -> kept units of each group.
-        judge: kept units -> loss.
+        judge: kept units -> loss; or several judges that work at the same time.
         cost: of kept counts, for the records.
         search: the settings.
         full_loss: of the network before pruning.
@@ -94,49 +85,113 @@ def run_search(
     Raises:
         SearchError: the replayed records were not made by this search, or no candidate has a finite loss.
     """
-    history: list[Record] = []
-    planning = 0.0
-    best_at = 0
-    began = time.perf_counter() - (records.replayed[-1].seconds if records.replayed else 0.0)
+    judges = judge if isinstance(judge, Judges) else InTurn(judge)
+    loop = _Loop(sampler, select, judges, cost, search, full_loss, records)
     with Progress("search", total=search.total, enabled=progress) as bar:
-        for iteration in range(search.total):
-            started = time.perf_counter()
-            beta = sampler.ask()
-            kept = select(beta)
-            planning += time.perf_counter() - started
-            old = records.replayed[iteration] if iteration < len(records.replayed) else None
-            if old is not None:
-                _check_replay(old, iteration, beta)
-                judge.remember(kept, old.loss)
-                record = old
-            else:
-                cached = judge.knows(kept)
-                loss = judge.loss(kept)
-                difference = objective(full_loss, loss, search.prepares)
-                counts = np.array([len(units) for units in kept])
-                record = Record(
-                    iteration=iteration,
-                    loss=loss,
-                    difference=difference,
-                    beta=beta.tolist(),
-                    counts=counts.tolist(),
-                    macs=float(cost.macs(counts)),
-                    params=float(cost.params(counts)),
-                    best=min(difference, sampler.best_loss),
-                    cached=cached,
-                    seconds=round(time.perf_counter() - began, 6),
-                )
-                records.append(record)
-            if record.difference < sampler.best_loss:
-                best_at = iteration
-            started = time.perf_counter()
-            sampler.tell(beta, record.difference)
-            planning += time.perf_counter() - started
-            history.append(record)
-            bar.advance(best=f"{record.best:.4g}", naive=f"{history[0].difference:.4g}")
-            if search.patience is not None and iteration - max(best_at, search.pool - 1) >= search.patience:
-                break
-    return _found(history, select, search, planning, precise)
+        try:
+            while loop.ask():
+                record = loop.tell()
+                bar.advance(best=f"{record.best:.4g}", naive=f"{loop.naive:.4g}")
+        finally:
+            judges.forget()
+    history = sorted(loop.told, key=lambda record: record.iteration)
+    return _found(history, select, search, loop.planning, precise)
+
+
+@dataclass(eq=False)
+class _Candidate:
+    iteration: int
+    beta: FloatArray
+    kept: Kept
+    submitted: bool = False
+
+
+class _Loop:
+    """The state of one search: who was asked for, who was told."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        select: Callable[[FloatArray], Kept],
+        judges: Judges,
+        cost: Cost,
+        search: Search,
+        full_loss: float,
+        records: Records,
+    ) -> None:
+        self.sampler, self.select, self.judges, self.cost = sampler, select, judges, cost
+        self.search, self.full_loss, self.records = search, full_loss, records
+        self.waiting: dict[int, _Candidate] = {}  # asked for and not told, in the order asked
+        self.told: list[Record] = []
+        self.naive = math.inf
+        self.best_at = 0
+        self.planning = 0.0
+        self.began = time.perf_counter() - max((record.seconds for record in records.replayed), default=0.0)
+
+    def ask(self) -> bool:
+        """Ask for candidates where it is time to; False when the search is over."""
+        search, together = self.search, self.search.together or 1
+        # `pool - 1`: patience counts from the end of the first pool at the earliest.
+        if search.patience is not None and len(self.told) - 1 - max(self.best_at, search.pool - 1) >= search.patience:
+            return False
+        started = time.perf_counter()
+        if search.asynchronous or not self.waiting:
+            while len(self.waiting) < together and self.sampler.asked < search.total and self.sampler.room:
+                iteration, beta = self.sampler.asked, self.sampler.ask()
+                self.waiting[iteration] = _Candidate(iteration, beta, self.select(beta))
+        self.planning += time.perf_counter() - started
+        return bool(self.waiting)
+
+    def tell(self) -> Record:
+        """Take the next candidate from the records or from the judges, and learn from it."""
+        if len(self.told) < len(self.records.replayed):
+            record = self._replay(self.records.replayed[len(self.told)])
+        else:
+            record = self._judge()
+            self.records.append(record)
+        candidate = self.waiting.pop(record.iteration)
+        if record.difference < self.sampler.best_loss:
+            self.best_at = len(self.told)
+        if record.iteration == 0:
+            self.naive = record.difference
+        started = time.perf_counter()
+        self.sampler.tell(candidate.beta, record.difference)
+        self.planning += time.perf_counter() - started
+        self.told.append(record)
+        return record
+
+    def _replay(self, old: Record) -> Record:
+        candidate = self.waiting.get(old.iteration)
+        in_turn = self.search.asynchronous or old.iteration == next(iter(self.waiting))
+        if candidate is None or not in_turn or not np.array_equal(np.array(old.beta), candidate.beta):
+            raise SearchError(
+                f"record {old.iteration} was made by another search: candidate {next(iter(self.waiting))} has another "
+                "beta now; name another folder to start anew"
+            )
+        self.judges.remember(candidate.kept, old.loss)
+        return old
+
+    def _judge(self) -> Record:
+        for candidate in self.waiting.values():
+            if not candidate.submitted:
+                self.judges.submit(candidate.iteration, candidate.kept)
+                candidate.submitted = True
+        judged = self.judges.collect(None if self.search.asynchronous else next(iter(self.waiting)))
+        candidate = self.waiting[judged.number]
+        difference = objective(self.full_loss, judged.loss, self.search.prepares)
+        counts = np.array([len(units) for units in candidate.kept])
+        return Record(
+            iteration=candidate.iteration,
+            loss=judged.loss,
+            difference=difference,
+            beta=candidate.beta.tolist(),
+            counts=counts.tolist(),
+            macs=float(self.cost.macs(counts)),
+            params=float(self.cost.params(counts)),
+            best=min(difference, self.sampler.best_loss),
+            cached=judged.cached,
+            seconds=round(time.perf_counter() - self.began, 6),
+        )
 
 
 def _found(
@@ -171,11 +226,3 @@ def _distinct(ranked: list[Record], most: int) -> list[Record]:
         if len(seen) == most:
             break
     return list(seen.values())
-
-
-def _check_replay(old: Record, iteration: int, beta: FloatArray) -> None:
-    if old.iteration != iteration or not np.array_equal(np.array(old.beta), beta):
-        raise SearchError(
-            f"record {old.iteration} was made by another search: candidate {iteration} has another beta now; "
-            "name another folder to start anew"
-        )

@@ -7,6 +7,7 @@ owns one random generator, so equal seeds give equal runs and no two candidates 
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
@@ -33,6 +34,11 @@ class Sampler(ABC):
         self.asked = self.told = 0
         self.best: FloatArray = space.naive
         self.best_loss = math.inf
+
+    @property
+    def room(self) -> int:
+        """How many candidates can be asked for before the next one is told."""
+        return sys.maxsize
 
     def ask(self) -> FloatArray:
         """The next candidate; the first one is naive pruning."""
@@ -61,6 +67,13 @@ class RegularizedEvolution(Sampler):
         super().__init__(space, search, seed)
         self.members: deque[tuple[FloatArray, float]] = deque(maxlen=search.pool)
         self.mutations = max(1, math.floor(search.mutate * space.groups + 0.5))
+
+    @property
+    def room(self) -> int:
+        """The first pool is told as a whole before it is mutated."""
+        if self.asked < self.search.pool:
+            return self.search.pool - self.asked
+        return 0 if self.told < self.search.pool else sys.maxsize
 
     def _propose(self) -> FloatArray:
         if self.asked <= self.search.pool:
@@ -105,25 +118,28 @@ class CmaEs(Sampler):
         kind: Any = cmaes.CMA if full else cmaes.SepCMA
         self._cma = kind(mean=mean, sigma=1.0, seed=int(self.rng.integers(2**31)))
         self._generation: list[tuple[FloatArray, float]] = []
-        self._waiting: deque[FloatArray | None] = deque()
+        self._waiting: list[tuple[FloatArray, FloatArray | None]] = []
 
     def ask(self) -> FloatArray:
         """The next candidate; the first one is naive pruning and takes no part in a generation."""
         first = self.asked == 0
         beta = super().ask()
         if first:
-            self._waiting.append(None)
+            self._waiting.append((beta, None))
         return beta
 
     def _propose(self) -> FloatArray:
         point = self._cma.ask()
-        self._waiting.append(point)
-        return self.space.from_standard(point[: self.space.dimensions])
+        beta = self.space.from_standard(point[: self.space.dimensions])
+        self._waiting.append((beta, point))
+        return beta
 
     def _learn(self, beta: FloatArray, loss: float) -> None:
-        if not self._waiting:
+        # Workers may be told of out of turn.
+        place = next((i for i, (asked, _) in enumerate(self._waiting) if np.array_equal(asked, beta)), None)
+        if place is None:
             raise SearchError("CMA-ES was told a candidate that it had not been asked for")
-        point = self._waiting.popleft()
+        _, point = self._waiting.pop(place)
         if point is None:
             return
         # Infinite values would spoil nothing but the package's own stop criteria; a huge one ranks the same.

@@ -1,0 +1,167 @@
+"""The networks of a study made elsewhere: each is one task on a machine of the cluster.
+
+A task works in a folder of its own that is mirrored into the run folder: one that is run again, because its machine
+died, goes on from the search records and the checkpoint that it had written. The last file, `outcome.json`, says that
+the network is complete, and holds its records; the study adds these in the order in which networks were asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from lcprune.cli.study import ORIGINAL, Study, label, slug, trial
+from lcprune.engine import LocalEngine, RayEngine
+from lcprune.engine.worker import own_device
+from lcprune.files import write_json
+from lcprune.mirror import Mirror
+from lcprune.runs import Run
+from lcprune.search import Record
+
+logger = logging.getLogger("lcprune")
+
+OUTCOME = "outcome.json"
+_KINDS = ("schedule", "search", "training", "results")  # the row of results says that all is there
+
+
+@dataclass(frozen=True, eq=False)
+class Errand:
+    """One network to be made.
+
+    Attributes:
+        method: how, or "original" to judge the network as it is.
+        limits: as for `lcprune.prune`.
+        seed: of the trial.
+        plan: what is kept, if that has been decided; the rest is to tune and judge.
+        history: of the search that decided it.
+        seconds: that this took.
+    """
+
+    method: str
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    plan: Any = None
+    history: Sequence[Record] = ()
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The network's, in tables."""
+        return ORIGINAL if self.method == ORIGINAL else label(self.method, self.limits)
+
+    @property
+    def folder(self) -> str:
+        """The network's, in the run folder."""
+        return f"networks/{slug(trial(self.name, self.seed))}"
+
+    def run(self, study: Study) -> dict[str, Any]:
+        """Make the network; its row of results."""
+        if self.method == ORIGINAL:
+            return study.original()
+        if self.plan is None:
+            return study.cut(self.method, self.limits, self.seed)
+        model = self.plan.apply(study.network.model)
+        return study.finish(
+            self.name, self.method, self.limits, self.seed, model, self.plan, self.history, self.seconds
+        )
+
+
+def run_errands(study: Study, errands: Sequence[Errand]) -> list[dict[str, Any]]:
+    """Make networks where the study's engine says, those that are not complete yet; their rows of results."""
+    left = [errand for errand in errands if study.done(errand.name, errand.seed) is None]
+    if isinstance(study.engine, RayEngine):
+        _send(study, study.engine, left)
+    else:
+        for errand in left:
+            errand.run(study)
+    rows = [study.done(errand.name, errand.seed) for errand in errands]
+    return [row for row in rows if row is not None]
+
+
+def make_network(study: Study, method: str, limits: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+    """Judge the network as it is, make one smaller network of it, and give the row of results of that."""
+    errand = Errand(method, limits, seed)
+    known = study.done(errand.name, seed) is not None or _outcome(study.run, errand) is not None
+    if isinstance(study.engine, RayEngine) and method == "lcp" and not known:
+        # One search is the work of all machines, so it is led from here; only what follows is one machine's.
+        result, seconds = study.choose(method, limits, seed)
+        errand = replace(errand, plan=result.plan, history=result.history, seconds=seconds)
+    return run_errands(study, [Errand(ORIGINAL), errand])[-1]
+
+
+def _send(study: Study, engine: RayEngine, errands: Sequence[Errand]) -> None:
+    outcomes = {number: found for number, errand in enumerate(errands) if (found := _outcome(study.run, errand))}
+    wanted = [number for number in range(len(errands)) if number not in outcomes]
+    if not wanted:
+        results: Any = ()
+    else:
+        packed, desk = engine.share(_pack(study)), engine.desk(study.run.path)
+        items = [(packed, desk.at(errands[number].folder), errands[number]) for number in wanted]
+        names = [trial(errands[number].name, errands[number].seed) for number in wanted]
+        results = engine.map(_work, items, names=names, title="networks", progress=study.progress)
+    recorded = _record(study, errands, outcomes, 0)
+    for index, outcome in results:
+        outcomes[wanted[index]] = outcome
+        recorded = _record(study, errands, outcomes, recorded)
+
+
+def _record(study: Study, errands: Sequence[Errand], outcomes: Mapping[int, Any], first: int) -> int:
+    """Add the records of networks that are complete, up to the first that is not: whoever was faster, in one order."""
+    while first in outcomes:
+        errand, outcome = errands[first], outcomes[first]
+        for kind in _KINDS[:-1]:
+            study.add_once(kind, errand.name, outcome[kind])
+        study.run.add("results", *outcome["results"])
+        first += 1
+    return first
+
+
+def _outcome(run: Run, errand: Errand) -> dict[str, Any] | None:
+    """The records of a network that was complete when the process that asked for it died."""
+    file = run.file(errand.folder, OUTCOME)
+    if not file.is_file():
+        return None
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def _pack(study: Study) -> Study:
+    """The study, ready to travel: on the CPU, without a folder."""
+    return _moved(replace(study, run=None, engine=LocalEngine()), study.graph, "cpu")  # type: ignore[arg-type]
+
+
+def _moved(study: Study, graph: Any, device: Any) -> Study:
+    def move(leaf: Any) -> Any:
+        return leaf.to(device) if isinstance(leaf, Tensor) else leaf
+
+    network = study.network
+    model = network.model if network.example.device == torch.device(device) else copy.deepcopy(network.model).to(device)
+    moved = replace(study, network=replace(network, model=model, example=network.example.to(device), run=None))
+    moved.graph = replace(graph, model=model, example_inputs=pytree.tree_map(move, graph.example_inputs))
+    return moved
+
+
+def _work(item: tuple[Any, Any, Errand]) -> dict[str, Any]:
+    """In a task: make one network, in a folder that is mirrored into the run folder."""
+    packed, store, errand = item
+    study: Study = packed.get()
+    study = _moved(study, study.graph, own_device())
+    with tempfile.TemporaryDirectory(prefix="lcprune-") as temporary:
+        study.run = Run(Path(temporary), "task", {})
+        with Mirror(study.run.file(errand.folder), store):
+            outcome = _outcome(study.run, errand)
+            if outcome is None:
+                errand.run(study)
+                outcome = {kind: study.run.records(kind) for kind in _KINDS}
+                write_json(study.run.file(errand.folder, OUTCOME), outcome)
+    return outcome

@@ -1,0 +1,159 @@
+"""What every engine can do, and the one that does it here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lcprune.errors import ConfigError
+from lcprune.evaluate import Evaluator, make_evaluator
+from lcprune.progress import Progress
+from lcprune.search.config import Search
+
+if TYPE_CHECKING:
+    from lcprune.graph.channel_graph import ChannelGraph
+
+NAMES = ("local", "ray")
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """Something that many tasks read; a cluster sends it to each machine once."""
+
+    value: Any
+
+    def get(self) -> Any:
+        """The thing itself, wherever this is called."""
+        return self.value
+
+
+class Engine(ABC):
+    """Judges candidates and runs tasks; used as a context manager."""
+
+    name: str
+    workers: int
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def settle(self, search: Search) -> Search:
+        """The search with its number of candidates asked for together: that of the workers, unless it says another."""
+        return replace(search, together=search.together or self.workers)
+
+    @abstractmethod
+    def evaluator(
+        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], loss_fn: Callable[..., Any], search: Search
+    ) -> Evaluator:
+        """What judges the candidates of a search; arguments as for `make_evaluator`."""
+
+    @abstractmethod
+    def share(self, value: Any) -> Shared:
+        """Make something large available to tasks: pass what comes back, and call its `get()` there."""
+
+    @abstractmethod
+    def map(
+        self,
+        task: Callable[[Item], Any],
+        items: Sequence[Item],
+        *,
+        names: Sequence[str] | None = None,
+        gpus: float | None = None,
+        cpus: float | None = None,
+        retries: int = 3,
+        title: str = "tasks",
+        progress: bool = False,
+    ) -> Iterator[tuple[int, Any]]:
+        """Run `task(item)` for every item and yield (position of the item, result) as they finish.
+
+        One function and its items are all that a benchmark needs to use a cluster:
+
+            with make_engine("ray", address="auto") as engine:
+                data = engine.share(dataset)                     # sent once per machine
+                cells = [(data, recipe, seed) for recipe in recipes for seed in range(3)]
+                for index, row in engine.map(train_cell, cells, gpus=0.25, progress=True):
+                    rows[index] = row                            # write it down: finished cells are not lost
+
+        `make_engine("local")` runs the same cells one after another. A task whose process or machine dies is run again
+        from its beginning, elsewhere: let it write checkpoints to a place that every machine sees and go on from
+        them. Whatever lcprune logs inside a task appears in this process's log with the task's name and machine.
+
+        Args:
+            task: a function; it and the items travel to other processes. On a GPU it finds its device as `cuda`.
+            items: its arguments, one per task.
+            names: what to call the tasks in logs; their positions if None.
+            gpus: share of a GPU that each task holds, e.g. 0.25 for four tasks on one; None divides them among the
+                engine's workers. Where there are none, tasks run on cores.
+            cpus: cores that each task holds; likewise.
+            retries: how often a task is run again after its process or machine died. An exception that the task
+                raises is not a death: it is raised here.
+            title: of the progress bar.
+            progress: show it.
+        """
+
+
+class LocalEngine(Engine):
+    """This process alone."""
+
+    name, workers = "local", 1
+
+    def evaluator(
+        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], loss_fn: Callable[..., Any], search: Search
+    ) -> Evaluator:
+        return make_evaluator(graph, samples, loss_fn, search)
+
+    def share(self, value: Any) -> Shared:
+        return Shared(value)
+
+    def map(
+        self,
+        task: Callable[[Item], Any],
+        items: Sequence[Item],
+        *,
+        names: Sequence[str] | None = None,
+        gpus: float | None = None,
+        cpus: float | None = None,
+        retries: int = 3,
+        title: str = "tasks",
+        progress: bool = False,
+    ) -> Iterator[tuple[int, Any]]:
+        with Progress(title, total=len(items), enabled=progress) as bar:
+            for index, item in enumerate(items):
+                result = task(item)
+                bar.advance()
+                yield index, result
+
+
+def make_engine(engine: str | Engine | None = None, address: str | None = None, workers: int | None = None) -> Engine:
+    """The engine of that name.
+
+    Args:
+        engine: "local" (or None), "ray", or an engine, which is given back as it is.
+        address: of the Ray cluster, e.g. "auto" or "10.0.0.1:6379".
+        workers: how many judge candidates at the same time; as many as there are GPUs, or else cores, if None.
+
+    Raises:
+        ConfigError: there is no such engine, or it has no workers to choose.
+        MissingDependencyError: Ray is not installed.
+    """
+    from lcprune.engine.cluster import RayEngine
+
+    if isinstance(engine, Engine):
+        return engine
+    if engine == "ray":
+        return RayEngine(address, workers)
+    if engine not in (None, "local"):
+        raise ConfigError(f"there is no engine {engine!r}: choose one of {', '.join(NAMES)}")
+    if address is not None or (workers or 1) != 1:
+        given = f"address={address!r}" if address is not None else f"workers={workers}"
+        raise ConfigError(f'{given} needs engine="ray": the local engine is this process alone')
+    return LocalEngine()

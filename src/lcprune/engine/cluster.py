@@ -1,0 +1,238 @@
+"""The engine that works on a Ray cluster, or on all cores and GPUs of this machine through Ray."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lcprune.engine.base import Engine, Item, Shared
+from lcprune.engine.crew import Crew
+from lcprune.engine.desk import Desk, DeskStore
+from lcprune.engine.evaluator import CrewEvaluator
+from lcprune.engine.shares import default_workers, share
+from lcprune.engine.voices import Ear
+from lcprune.engine.worker import Case, run_task
+from lcprune.errors import EngineError, MissingDependencyError
+from lcprune.progress import Progress
+from lcprune.search.config import Search
+
+if TYPE_CHECKING:
+    from lcprune.graph.channel_graph import ChannelGraph
+
+logger = logging.getLogger("lcprune")
+
+
+@dataclass(frozen=True, eq=False)
+class _Reference(Shared):
+    def get(self) -> Any:
+        import ray
+
+        return ray.get(self.value)
+
+
+class RayEngine(Engine):
+    """Workers on a Ray cluster.
+
+    It can be entered several times, one inside another; the last to leave ends the workers, and Ray itself if it was
+    started here.
+
+    Args:
+        address: of the cluster, e.g. "auto" or "10.0.0.1:6379"; None takes the one that this process is connected to or
+            that runs on this machine, and starts one on this machine if there is none.
+        workers: how many judge candidates at the same time; None for one per GPU, or per core where there is none.
+        gpus: whether GPUs are used, where there are any.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+    """
+
+    name = "ray"
+
+    def __init__(self, address: str | None = None, workers: int | None = None, gpus: bool = True) -> None:
+        import_ray()
+        self.address, self.gpus = address, gpus
+        self._asked = workers
+        self._depth = 0
+        self._ours = False
+        self._ear: Ear | None = None
+        self._crew: Crew | None = None
+
+    def __enter__(self) -> RayEngine:
+        ray = import_ray()
+        if not ray.is_initialized():
+            try:
+                ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            except Exception as error:
+                where = f"at {self.address!r}" if self.address else "on this machine"
+                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise EngineError(f"no Ray cluster could be reached or started {where}: {line}") from error
+            self._ours = True
+        self._depth += 1
+        if self._depth == 1:
+            machines = self.machines()
+            logger.info(
+                "Ray: %d machines, %g cores, %g GPUs; %d workers",
+                len(machines),
+                sum(machine.get("CPU", 0) for machine in machines),
+                sum(machine.get("GPU", 0) for machine in machines),
+                self.workers,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        self.dismiss()
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
+        if self._ours:
+            import_ray().shutdown()
+            self._ours = False
+
+    @property
+    def workers(self) -> int:  # type: ignore[override]
+        """How many judge candidates at the same time."""
+        if self._asked is None:
+            self._asked = default_workers(self.machines(), self.gpus)
+        return self._asked
+
+    def machines(self) -> list[Mapping[str, float]]:
+        """Resources of each machine that is alive."""
+        return [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
+
+    @property
+    def ear(self) -> Ear:
+        """Hears what workers say."""
+        if self._ear is None:
+            self._ear = Ear(import_ray().get_runtime_context().get_node_id())
+        return self._ear
+
+    def evaluator(
+        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], loss_fn: Callable[..., Any], search: Search
+    ) -> CrewEvaluator:
+        _send_user_modules()
+        part = share(self.workers, self.machines(), self.gpus)
+        case = Case.pack(graph, samples, loss_fn, search, self._threads(part.cpus))
+        return CrewEvaluator(graph, loss_fn, self._get_crew, import_ray().put(case), search.precision)
+
+    def share(self, value: Any) -> Shared:
+        return _Reference(import_ray().put(value))
+
+    def map(
+        self,
+        task: Callable[[Item], Any],
+        items: Sequence[Item],
+        *,
+        names: Sequence[str] | None = None,
+        gpus: float | None = None,
+        cpus: float | None = None,
+        retries: int = 3,
+        title: str = "tasks",
+        progress: bool = False,
+    ) -> Iterator[tuple[int, Any]]:
+        ray = import_ray()
+        _send_user_modules()
+        self.dismiss()  # tasks need the room that idle judges hold
+        part = share(max(1, min(len(items), self.workers)), self.machines(), self.gpus)
+        cpus = part.cpus if cpus is None else cpus
+        gpus = part.gpus if gpus is None or not part.gpus else gpus
+        function: Any = ray.remote(run_task)
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": retries, "scheduling_strategy": "SPREAD"}
+        labels = list(names) if names is not None else [f"task {index}" for index in range(len(items))]
+        shared = ray.put(task)
+        calls = {
+            function.options(name=label, **options).remote(
+                shared, item, label, self.ear.queue, self._threads(int(cpus))
+            ): index
+            for index, (item, label) in enumerate(zip(items, labels, strict=True))
+        }
+        try:
+            with Progress(title, total=len(items), enabled=progress) as bar:
+                while calls:
+                    done, _ = ray.wait(list(calls), timeout=1.0)
+                    self.ear.listen()
+                    for call in done:
+                        index = calls.pop(call)
+                        result = _result(call, labels[index], retries)
+                        bar.advance(last=labels[index])
+                        yield index, result
+        finally:
+            self.ear.listen(now=True)
+            for call in calls:  # somebody stopped early
+                ray.cancel(call, force=True)
+
+    def desk(self, folder: Path) -> DeskStore:
+        """A folder of this machine's disk that tasks can reach."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        ray = import_ray()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        kind: Any = ray.remote(Desk)
+        options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
+        return DeskStore(kind.options(**options).remote(str(folder.resolve())))
+
+    def dismiss(self) -> None:
+        """End the workers that judge candidates; they come back when they are needed."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+
+    def _get_crew(self) -> Crew:
+        if self._crew is None:
+            self._crew = Crew(self.workers, share(self.workers, self.machines(), self.gpus), self.ear)
+        return self._crew
+
+    def _threads(self, cpus: int) -> int:
+        # No more than this process would use: one worker then sums in the same order as none.
+        return max(1, min(cpus, torch.get_num_threads()))
+
+
+def import_ray() -> Any:
+    """Ray, if it is installed.
+
+    Raises:
+        MissingDependencyError: it is not.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise MissingDependencyError(
+            "the ray engine needs Ray, which is not installed; it comes with: pip install lcprune[ray]"
+        ) from None
+    return ray
+
+
+def _result(call: Any, label: str, retries: int) -> Any:
+    ray = import_ray()
+    try:
+        return ray.get(call)
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except ray.exceptions.RayError as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise EngineError(f"{label}: its process or machine died, and {retries} more did after it: {line}") from None
+
+
+def _send_user_modules() -> None:
+    """Code of the user's own files travels with what is made of it: other machines may not have the files."""
+    from ray import cloudpickle
+
+    installed = tuple({sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")})
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        own = isinstance(module, ModuleType) and module.__name__ == name and file is not None
+        own = own and name.split(".")[0] not in ("__main__", "lcprune")
+        if own and not str(Path(str(file)).resolve()).startswith(installed):
+            cloudpickle.register_pickle_by_value(module)

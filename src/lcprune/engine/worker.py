@@ -1,0 +1,143 @@
+"""What runs in the worker processes of a cluster."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils import _pytree as pytree
+
+from lcprune.engine.voices import speaking, whereabouts
+from lcprune.evaluate import Evaluator, collate, make_evaluator
+from lcprune.search.config import Search
+
+if TYPE_CHECKING:
+    from lcprune.graph.channel_graph import ChannelGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Everything it takes to judge candidates; travels to each machine once.
+
+    Attributes:
+        graph: of the network, on the CPU.
+        images: (input, target) of all images, stacked; NumPy arrays, which processes of a machine share.
+        count: of images.
+        loss_fn: of an output and a target.
+        search: the settings.
+        threads: for computing on a CPU.
+    """
+
+    graph: ChannelGraph
+    images: Any
+    count: int
+    loss_fn: Callable[..., Any]
+    search: Search
+    threads: int
+
+    @classmethod
+    def pack(
+        cls,
+        graph: ChannelGraph,
+        samples: Sequence[tuple[Any, Any]],
+        loss_fn: Callable[..., Any],
+        search: Search,
+        threads: int,
+    ) -> Case:
+        """Make it ready to travel."""
+        cpu = replace(
+            graph,
+            model=copy.deepcopy(graph.model).cpu(),
+            example_inputs=pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, graph.example_inputs),
+        )
+        batch = collate(samples, len(samples), "cpu")[0]
+        return cls(cpu, pytree.tree_map(_to_array, (batch.inputs, batch.target)), batch.size, loss_fn, search, threads)
+
+    def evaluator(self) -> Evaluator:
+        """What judges the candidates, on this worker's device."""
+        device = own_device()
+        stacked = pytree.tree_map_only(np.ndarray, torch.tensor, self.images)  # a copy: the shared one is read-only
+        samples = [pytree.tree_map(lambda leaf: leaf[row], stacked) for row in range(self.count)]  # noqa: B023
+        graph = replace(
+            self.graph,
+            model=self.graph.model.to(device),
+            example_inputs=pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device), self.graph.example_inputs),
+        )
+        return make_evaluator(graph, samples, self.loss_fn, self.search)
+
+
+class Worker:
+    """An actor that judges candidates; it keeps the network and the images of the search under way."""
+
+    def __init__(self) -> None:
+        self.case: str | None = None
+        self.evaluator: Evaluator | None = None
+        self.exact: Evaluator | None = None
+
+    def ready(self) -> str:
+        """Where the worker is, once it is anywhere."""
+        return whereabouts()
+
+    def loss(
+        self, name: str, queue: Any, case: list[Any], selection: bytes, precise: bool
+    ) -> tuple[float, float, float]:
+        """Loss of a selection, and the seconds spent preparing and evaluating it.
+
+        Args:
+            name: of this worker, in logs.
+            queue: where its log lines go.
+            case: reference of a `Case`, in a list, so that it is fetched only if it is not here yet.
+            selection: one bit per unit.
+            precise: in true float32, whatever candidates are ranked in.
+        """
+        with speaking(queue, name):
+            evaluator = self._evaluator(case[0])
+            if precise and self.exact is None:
+                self.exact = evaluator.exactly()
+            judge = self.exact if precise and self.exact is not None else evaluator
+            before = replace(judge.work)
+            loss = judge.loss(unpack(selection, [group.size for group in judge.graph.groups]))
+            return loss, judge.work.preparing - before.preparing, judge.work.evaluating - before.evaluating
+
+    def _evaluator(self, reference: Any) -> Evaluator:
+        if self.evaluator is None or self.case != reference.hex():
+            import ray
+
+            self.evaluator = self.exact = None  # the old network goes before the new one comes
+            case: Case = ray.get(reference)
+            torch.set_num_threads(case.threads)
+            self.evaluator, self.case = case.evaluator(), reference.hex()
+        return self.evaluator
+
+
+def run_task(task: Callable[[Any], Any], item: Any, name: str, queue: Any, threads: int) -> Any:
+    """One call of `Engine.map`, in a worker process."""
+    torch.set_num_threads(threads)
+    with speaking(queue, name):
+        return task(item)
+
+
+def own_device() -> torch.device:
+    """The GPU that Ray gave this process, or the CPU."""
+    import ray
+
+    return torch.device("cuda" if ray.get_gpu_ids() and torch.cuda.is_available() else "cpu")
+
+
+def unpack(selection: bytes, sizes: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Kept units of each group, from one bit per unit (`Evaluator._key`)."""
+    bits = np.unpackbits(np.frombuffer(selection, dtype=np.uint8), count=sum(sizes))
+    parts = np.split(bits, np.cumsum(sizes)[:-1])
+    return [np.flatnonzero(part).astype(np.int64) for part in parts]
+
+
+def _to_array(leaf: Any) -> Any:
+    try:
+        return leaf.numpy()
+    except (TypeError, RuntimeError):  # bfloat16 has no NumPy type
+        return leaf

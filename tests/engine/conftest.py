@@ -1,0 +1,30 @@
+"""One small Ray on this machine for all tests of a module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lcprune.engine import RayEngine
+
+sys.path.insert(0, str(Path(__file__).parent))  # engine_helpers
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    """Ray with two cores, started once per module."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install lcprune[ray]")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=150 * 2**20)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def two(ray) -> Iterator[RayEngine]:
+    """Two workers that stay for the whole module."""
+    with RayEngine(workers=2) as engine:
+        yield engine
