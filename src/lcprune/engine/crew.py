@@ -26,14 +26,14 @@ class Job:
     Attributes:
         case: reference of what it is judged with.
         selection: one bit per unit.
-        precise: in true float32.
+        exact: in true float32.
         attempts: how often it was begun.
         dropped: nobody waits for it any more.
     """
 
     case: Any
     selection: bytes
-    precise: bool = False
+    exact: bool = False
     attempts: int = 0
     dropped: bool = False
 
@@ -154,7 +154,7 @@ class Crew:
             number, job = self._free.popleft(), self._queue.popleft()
             job.attempts += 1
             # In a list, so that the worker fetches the case only if it does not hold it.
-            arguments = (f"worker {number}", self.ear.queue, [job.case], job.selection, job.precise)
+            arguments = (f"worker {number}", self.ear.queue, [job.case], job.selection, job.exact)
             call = self._actors[number].loss.remote(*arguments)
             self._calls[call] = number, job
 

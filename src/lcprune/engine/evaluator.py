@@ -24,7 +24,8 @@ class CrewEvaluator(Evaluator):
         loss_fn: of an output and a target.
         crew: gives the workers, started when they are first needed.
         case: reference of what they judge with.
-        precision: what candidates are ranked in, where a worker can; true float32 if "fp32".
+        precision: what candidates are ranked in.
+        exact: in true float32 instead.
     """
 
     def __init__(
@@ -34,10 +35,11 @@ class CrewEvaluator(Evaluator):
         crew: Callable[[], Crew],
         case: Any,
         precision: str = "fp32",
+        exact: bool = False,
     ) -> None:
         super().__init__(graph, [], loss_fn)
         self.precision = precision
-        self._crew, self._case = crew, case
+        self._crew, self._case, self._exact = crew, case, exact
         self._selections: dict[int, bytes] = {}  # submitted and not collected, by number
         self._jobs: dict[bytes, Job] = {}  # being judged, by selection
         self._done: deque[int] = deque()  # judged and not collected
@@ -47,7 +49,7 @@ class CrewEvaluator(Evaluator):
 
     def exactly(self) -> CrewEvaluator:
         """Judges the same images in true float32."""
-        return CrewEvaluator(self.graph, self.loss_fn, self._crew, self._case)
+        return CrewEvaluator(self.graph, self.loss_fn, self._crew, self._case, exact=True)
 
     def submit(self, number: int, kept: Kept) -> None:
         """Have a candidate judged; an equal selection is judged once."""
@@ -56,7 +58,7 @@ class CrewEvaluator(Evaluator):
         if selection in self._known or selection in self._fresh:
             self._done.append(number)
         elif selection not in self._jobs:
-            self._jobs[selection] = Job(self._case, selection, self.precision == "fp32")
+            self._jobs[selection] = Job(self._case, selection, self._exact)
             self._crew().submit(self._jobs[selection])
 
     def collect(self, number: int | None) -> Judged:
@@ -93,7 +95,7 @@ class CrewEvaluator(Evaluator):
 
     def _compute(self, kept: Kept) -> float:
         crew = self._crew()
-        crew.submit(Job(self._case, self._key(kept), self.precision == "fp32"))
+        crew.submit(Job(self._case, self._key(kept), self._exact))
         _, (loss, preparing, evaluating) = crew.next()
         self.work.preparing += preparing
         self.work.evaluating += evaluating

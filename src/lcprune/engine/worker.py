@@ -83,9 +83,7 @@ class Worker:
         """Where the worker is, once it is anywhere."""
         return whereabouts()
 
-    def loss(
-        self, name: str, queue: Any, case: list[Any], selection: bytes, precise: bool
-    ) -> tuple[float, float, float]:
+    def loss(self, name: str, queue: Any, case: list[Any], selection: bytes, exact: bool) -> tuple[float, float, float]:
         """Loss of a selection, and the seconds spent preparing and evaluating it.
 
         Args:
@@ -93,13 +91,13 @@ class Worker:
             queue: where its log lines go.
             case: reference of a `Case`, in a list, so that it is fetched only if it is not here yet.
             selection: one bit per unit.
-            precise: in true float32, whatever candidates are ranked in.
+            exact: in true float32, whatever candidates are ranked in.
         """
         with speaking(queue, name):
             evaluator = self._evaluator(case[0])
-            if precise and self.exact is None:
+            if exact and self.exact is None:
                 self.exact = evaluator.exactly()
-            judge = self.exact if precise and self.exact is not None else evaluator
+            judge = self.exact if exact and self.exact is not None else evaluator
             before = replace(judge.work)
             loss = judge.loss(unpack(selection, [group.size for group in judge.graph.groups]))
             return loss, judge.work.preparing - before.preparing, judge.work.evaluating - before.evaluating
