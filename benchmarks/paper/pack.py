@@ -27,7 +27,8 @@ def pack(out: Path, folder: Path, since: float) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     files = [p for p in out.rglob("*") if p.is_file() and not p.name.startswith(".") and p.stat().st_mtime >= since]
     files = [p for p in files if "mps" not in p.relative_to(out).parts]
-    heavy = [p for p in files if p.suffix == ".safetensors"]
+    huge = [p for p in files if p.stat().st_size > PART_BYTES]
+    heavy = [p for p in files if p.suffix == ".safetensors" and p not in huge]
     light = [p for p in files if p.suffix != ".safetensors"]
     said = []
     buffer = io.BytesIO()
@@ -50,5 +51,5 @@ def pack(out: Path, folder: Path, since: float) -> list[str]:
             for path in part:
                 tar.add(path, arcname=path.relative_to(out))
         said.append(f"part-{number}.tar: {len(part)} files")
-    left = [str(path.relative_to(out)) for part in parts[PARTS:] for path in part]
+    left = [str(path.relative_to(out)) for part in [*parts[PARTS:], huge] for path in part]
     return said + ([f"no place for {', '.join(left)}"] if left else [])

@@ -248,13 +248,20 @@ TABLES: dict[str, Callable[[Store], str]] = {
 }
 
 
-def refresh(page: str, store: Store) -> str:
-    """The page with every table between `<!-- table: NAME -->` and `<!-- end -->` made anew."""
+def refresh(page: str, store: Store, images: Path = IMAGES) -> str:
+    """The page with everything from `<!-- table: NAME -->` (or figure) to `<!-- end -->` made anew."""
 
     def made(match: re.Match[str]) -> str:
-        return f"<!-- table: {match[1]} -->\n\n{TABLES[match[1]](store)}\n<!-- end -->"
+        kind, name = match[1], match[2]
+        if kind == "table":
+            inside = TABLES[name](store)
+        elif (images / f"{name}.svg").is_file():
+            inside = f"![{name.replace('-', ' ')}](images/paper/{name}.svg)\n"
+        else:
+            inside = f"*{name.replace('-', ' ').capitalize()} has no cells yet.*\n"
+        return f"<!-- {kind}: {name} -->\n\n{inside}\n<!-- end -->"
 
-    return re.sub(r"<!-- table: ([\w-]+) -->\n.*?<!-- end -->", made, page, flags=re.DOTALL)
+    return re.sub(r"<!-- (table|figure): ([\w-]+) -->\n.*?<!-- end -->", made, page, flags=re.DOTALL)
 
 
 def main() -> None:
@@ -283,7 +290,7 @@ def main() -> None:
     for name in figures.draw(store, options.images, options.show):
         print(f"drew {name}")
     if options.page.is_file():
-        text = refresh(options.page.read_text(encoding="utf-8"), store)
+        text = refresh(options.page.read_text(encoding="utf-8"), store, options.images)
         with atomic_write(options.page) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
