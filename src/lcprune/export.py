@@ -93,7 +93,7 @@ def _onnx(network: nn.Module, inputs: Tensor, expected: Tensor, target: Path, pl
             f"{error.name} is not installed; it comes with: pip install lcprune[onnx]"
         ) from None
     with atomic_write(target) as temporary:
-        with _silence():
+        with silence():
             torch.onnx.export(
                 network,
                 (inputs,),
@@ -113,7 +113,7 @@ def _onnx(network: nn.Module, inputs: Tensor, expected: Tensor, target: Path, pl
 
 def _torch(network: nn.Module, inputs: Tensor, expected: Tensor, target: Path, plan: Any) -> float:
     with atomic_write(target) as temporary:
-        with _silence():
+        with silence():
             program = torch.export.export(
                 network,
                 (inputs,),
@@ -124,7 +124,7 @@ def _torch(network: nn.Module, inputs: Tensor, expected: Tensor, target: Path, p
             buffer = io.BytesIO()
             torch.export.save(program, buffer)
         temporary.write_bytes(buffer.getvalue())
-        with _silence():
+        with silence():
             again = torch.export.load(io.BytesIO(temporary.read_bytes())).module()
         with torch.no_grad():
             return _compare("the reloaded program", [again(inputs), again(inputs[:1])], expected)
@@ -169,7 +169,7 @@ def _size(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Exporters tell of their own steps, on stdout and as warnings; none of it helps whoever exports."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]

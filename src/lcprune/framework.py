@@ -19,14 +19,27 @@ from lcprune import methods
 from lcprune.engine import Engine, make_engine
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.limit import (
+    LATENCY,
+    Clock,
+    LatencyOutcome,
+    as_limits,
+    default_width,
+    hold,
+    last_of,
+    make_clock,
+    tightened,
+)
 from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
 from lcprune.schedule import Limit, limit_schedule
 from lcprune.search import Search
 from lcprune.select import Limits, Ranking
-from lcprune.task import Choice, Task
+from lcprune.select.limits import Extra
+from lcprune.task import Choice, Kept, Task
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
+    from lcprune.latency import Table
     from lcprune.plan import Plan
 
 logger = logging.getLogger("lcprune")
@@ -40,18 +53,20 @@ def prune(
     *,
     macs: Limit = None,
     params: Limit = None,
-    latency_ms: Limit = None,
+    latency_ms: Limit | str = None,
     method: str = "lcp",
     metric: str | Callable[..., Any] = "l2",
     data: Iterable[Any] | None = None,
     loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
     min_keep: float = 0.10,
-    multiple_of: int = 1,
+    multiple_of: int | str | None = None,
     seed: int = 0,
     search: Search | None = None,
     progress: bool = True,
     schedule: Mapping[str, float] | None = None,
-    latency: Callable[[NDArray[np.int64]], float] | None = None,
+    latency: Callable[[NDArray[np.int64]], float] | Table | str | os.PathLike[str] | None = None,
+    batch: int = 1,
+    backend: str = "eager",
     tune: Tune | None = None,
     steps: int = 1,
     run_dir: str | os.PathLike[str] | None = None,
@@ -70,7 +85,9 @@ def prune(
         macs: most multiply-adds, as a fraction of the network (at most 1) or absolute; a sequence of them is
             a schedule for Algorithm 1.
         params: most parameters, likewise. Several limits mean that all hold.
-        latency_ms: most of what `latency` predicts, likewise.
+        latency_ms: most milliseconds on this device, likewise: a number up to 1 is a share of the network's own
+            latency, one above 1 milliseconds; `"0.8ms"` and `"60%"` say which. The cut network is measured in turns
+            with the original one, and cut further, a few times at most, while it misses the limit.
         method: one of `lcprune.methods()`.
         metric: one of `lcprune.metrics()`, or a function `graph -> scores`.
         data: iterable of (input, target) batches, for methods and metrics that need it; `search.images`
@@ -78,12 +95,17 @@ def prune(
             `lcprune.data`.
         loss_fn: `loss_fn(output, target)`, a mean over the batch.
         min_keep: share of each group that always stays.
-        multiple_of: kept widths are multiples of this.
+        multiple_of: kept widths are multiples of this; None is 8 for CUDA in half precision and 1 elsewhere, "auto"
+            reads the steps off the latency table.
         seed: of the drawn images and of the search.
         search: settings of the search.
         progress: show bars.
         schedule: group name or pattern -> share to keep, for method="schedule".
-        latency: kept counts -> milliseconds, never falling when a count grows.
+        latency: what predicts the latency: a table or its file, measured elsewhere (then nothing is measured here),
+            or a function from kept counts to milliseconds that never falls when a count grows. None measures a table
+            on this machine, once: it is kept in the cache, and in `run_dir`.
+        batch: samples at a time, for the latency.
+        backend: what runs the network, for the latency: one of `lcprune.latency.BACKENDS`.
         tune: trains the cut network after each step, in place (or returns another one of the same shapes).
         steps: reach the limit in this many rounds of prune, tune and tighten.
         run_dir: folder for the search's records and, with several steps or tuning, a checkpoint of each.
@@ -106,7 +128,20 @@ def prune(
     search = search or Search()
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
-    limits = limit_schedule(graph.cost, steps, latency, macs=macs, params=params, latency_ms=latency_ms)
+    clock = None
+    if latency_ms is not None or multiple_of == "auto":
+        keep = None if run_dir is None else Path(run_dir) / "latency.json"
+        clock = make_clock(graph, latency, batch=batch, backend=backend, keep=keep, progress=progress)
+    width = default_width(graph) if multiple_of is None else multiple_of
+    width = width if clock is None else clock.width(width)
+    limits = limit_schedule(
+        graph.cost,
+        steps,
+        None if clock is None else clock.predict,
+        macs=macs,
+        params=params,
+        latency_ms=None if clock is None or latency_ms is None else as_limits(latency_ms, clock.whole),
+    )
     task = Task(
         graph=graph,
         limits=limits[-1],
@@ -114,7 +149,7 @@ def prune(
         samples=None if data is None else draw(data, search.images, seed),
         loss_fn=loss_fn,
         min_keep=min_keep,
-        multiple_of=multiple_of,
+        multiple_of=int(width),
         seed=seed,
         search=search,
         schedule=schedule,
@@ -123,7 +158,8 @@ def prune(
         options=own,
         dataset=_dataset_of(data),
     )
-    run = _Run(task, chosen, verify, tune, None if run_dir is None else Path(run_dir), tuple(ignore))
+    folder = None if run_dir is None else Path(run_dir)
+    run = _Run(task, chosen, verify, tune, folder, tuple(ignore), clock, last_of(latency_ms))
     with make_engine(engine) as task.engine:
         task.search = task.engine.settle(search)
         if len(limits) == 1 and tune is None:
@@ -141,13 +177,15 @@ class _Run:
     tune: Tune | None
     folder: Path | None
     ignore: tuple[str, ...]
+    clock: Clock | None = None
+    latency: float | str | None = None
 
     def once(self) -> PruneResult:
         task = self.task
         task.records = None if self.folder is None else self.folder / "search.jsonl"
-        smaller, plan, choice = self._cut(task)
+        smaller, plan, choice, latency = self._cut(task, self.clock)
         step = Step(_absolute(task), plan, choice.history)
-        return PruneResult(smaller, plan, choice.history, (step,), choice.seconds)
+        return PruneResult(smaller, plan, choice.history, (step,), choice.seconds, latency)
 
     def iterate(self, limits: Sequence[Limits]) -> PruneResult:
         """Algorithm 1: each round cuts the tuned network of the one before."""
@@ -159,7 +197,7 @@ class _Run:
             self.task.multiple_of,
         ).floors
         kept = {group.name: np.arange(group.size) for group in first.groups}
-        model, done, seconds = first.model, [], {}
+        model, done, seconds, latency = first.model, [], {}, None
         # What a finished round must have been made with to be gone on from.
         settings = {} if self.folder is None else {"method": self.method.name, **self.task.settings()}
         for number, limit in enumerate(limits, start=1):
@@ -172,6 +210,9 @@ class _Run:
                 done.append(step)
                 continue
             graph = first if model is first.model else lcprune.trace(model, first.example_inputs, ignore=self.ignore)
+            clock = None if self.clock is None else self.clock.after(graph, kept)
+            if clock is not self.clock and clock is not None and LATENCY in limit.extra:
+                limit = tightened(limit, clock, clock.whole * Extra(*limit.extra[LATENCY]).limit)
             task = replace(
                 self.task,
                 graph=graph,
@@ -183,7 +224,8 @@ class _Run:
                 ),
             )
             logger.info("step %d of %d: %s", number, len(limits), config["limits"])
-            model, plan, choice = self._cut(task)
+            # What the rounds before the last one take does not matter: only the last is held to the clock.
+            model, plan, choice, latency = self._cut(task, clock if number == len(limits) else None)
             kept = compose(kept, plan.kept)
             if self.tune is not None:
                 model = self.tune(model) or model
@@ -192,11 +234,28 @@ class _Run:
             done.append(step)
             seconds = choice.seconds
             save_step(folder, config, model, whole)
-        return PruneResult(model, done[-1].plan, done[-1].history, tuple(done), seconds)
+        return PruneResult(model, done[-1].plan, done[-1].history, tuple(done), seconds, latency)
 
-    def _cut(self, task: Task) -> tuple[nn.Module, Plan, Choice]:
+    def _cut(self, task: Task, clock: Clock | None) -> tuple[nn.Module, Plan, Choice, LatencyOutcome | None]:
         choice = self.method.function(task)
-        plan = task.graph.plan(choice.kept).with_meta(
+        graph = task.graph if choice.model is None else replace(task.graph, model=choice.model)
+
+        def cut(kept: Kept) -> tuple[Plan, nn.Module]:
+            plan = task.graph.plan(kept)
+            return plan, plan.apply(graph.model)
+
+        latency = None
+        if clock is None or self.latency is None:
+            plan, smaller = cut(choice.kept)
+        else:
+            plan, smaller, latency = hold(
+                clock,
+                self.latency,
+                choice.kept,
+                cut,
+                lambda ms: methods.reselect(task, choice, self.method, tightened(task.limits, clock, ms)),
+            )
+        plan = plan.with_meta(
             method=self.method.name,
             metric=task.metric_name,
             limits=_absolute(task),
@@ -204,12 +263,11 @@ class _Run:
             multiple_of=task.multiple_of,
             seed=task.seed,
             **choice.meta,
+            **({} if latency is None else {"latency": latency.to_json()}),
         )
-        graph = task.graph if choice.model is None else replace(task.graph, model=choice.model)
-        smaller = plan.apply(graph.model)
         if self.verify:
             check(graph, plan, smaller)
-        return smaller, plan, choice
+        return smaller, plan, choice, latency
 
 
 def _absolute(task: Task) -> dict[str, float]:

@@ -11,14 +11,17 @@ import difflib
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import ModuleType
 from typing import Any, TypeVar
+
+import numpy as np
 
 from lcprune.errors import ConfigError
 from lcprune.evaluate import Evaluator
 from lcprune.search import Found, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
+from lcprune.select import Limits
 from lcprune.task import Choice, Kept, Task
 
 Function = TypeVar("Function", bound=Callable[..., Choice])
@@ -177,6 +180,24 @@ def compensate(task: Task, beta: FloatArray) -> Kept:
     """The units that stay when the ranking is compensated by `beta` (shifts, or scales and shifts)."""
     alpha, shift = (beta[0], beta[1]) if beta.ndim == 2 else (None, beta)
     return task.ranking.select(task.limits, beta=shift, alpha=alpha)
+
+
+def reselect(task: Task, choice: Choice, method: Method, limits: Limits) -> Kept | None:
+    """What a method keeps under tighter limits, without another search; None if it cannot say.
+
+    Args:
+        task: what the method was given.
+        choice: what it chose.
+        method: the method.
+        limits: the tighter ones.
+    """
+    tighter = replace(task, limits=limits)
+    if choice.model is None:
+        tighter.scores = task.scores  # `replace` forgets them
+    beta = choice.meta.get("beta")
+    if beta is not None:
+        return compensate(tighter, np.asarray(beta))
+    return method.function(tighter).kept if method.name in ("naive", "uniform") else None
 
 
 def _precise(task: Task) -> Callable[[Kept], float] | None:

@@ -17,6 +17,7 @@ import lcprune
 from lcprune.errors import ConfigError, PlanError
 from lcprune.files import write_json
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.limit import LatencyOutcome
 from lcprune.plan import Plan
 from lcprune.search import Record, read_records
 
@@ -46,6 +47,7 @@ class PruneResult:
         history: the (last) search, one record per candidate; empty for methods that do not search.
         steps: the rounds of Algorithm 1; one for a single cut.
         seconds: where the time of the (last) search went.
+        latency: limit, prediction and measurement, if there was a latency limit.
     """
 
     model: nn.Module
@@ -53,6 +55,7 @@ class PruneResult:
     history: list[Record]
     steps: tuple[Step, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    latency: LatencyOutcome | None = None
 
 
 def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None = None) -> None:

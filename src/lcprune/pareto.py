@@ -20,12 +20,25 @@ from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.limit import (
+    LATENCY,
+    Clock,
+    LatencyOutcome,
+    as_limits,
+    default_width,
+    hold,
+    make_clock,
+    parse_latency,
+    tightened,
+)
 from lcprune.outcome import check
 from lcprune.search import Record, Search, objective
 from lcprune.select import Limits
-from lcprune.task import Kept, Task
+from lcprune.select.limits import Extra
+from lcprune.task import Choice, Kept, Task
 
 if TYPE_CHECKING:
+    from lcprune.latency import Table
     from lcprune.plan import Plan
 
 METHODS = ("lcp", "naive", "uniform")
@@ -42,6 +55,7 @@ class Point:
         loss: on the drawn images, before tuning.
         difference: |L(full) - loss|.
         graph: of the network it is cut from.
+        latency: limit, prediction and measurement, if there was a latency limit.
     """
 
     method: str
@@ -50,6 +64,7 @@ class Point:
     loss: float
     difference: float
     graph: ChannelGraph
+    latency: LatencyOutcome | None = None
 
     @property
     def macs(self) -> float:
@@ -95,15 +110,19 @@ def pareto(
     data: Iterable[Any],
     macs: Sequence[float] | None = None,
     params: Sequence[float] | None = None,
+    latency_ms: Sequence[float | str] | None = None,
     learn: str = "tightest",
     compare: Sequence[str] = METHODS,
     metric: str | Callable[..., Any] = "l2",
     loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
     min_keep: float = 0.10,
-    multiple_of: int = 1,
+    multiple_of: int | str | None = None,
     seed: int = 0,
     search: Search | None = None,
     progress: bool = True,
+    latency: Callable[[NDArray[np.int64]], float] | Table | str | os.PathLike[str] | None = None,
+    batch: int = 1,
+    backend: str = "eager",
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
     graph: ChannelGraph | None = None,
@@ -119,11 +138,13 @@ def pareto(
         data: iterable of (input, target) batches.
         macs: limits, each as in `prune`.
         params: limits, instead of `macs` or beside it (as many).
+        latency_ms: limits, likewise; each network is measured and, while it misses its limit, cut further.
         learn: "tightest" learns one compensation at the tightest limit and reuses it for all others: a
             frontier for the price of one search. "each" learns one per limit.
         compare: methods whose frontiers are wanted.
         metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify, engine: as in `prune`.
-        run_dir: folder for the searches' records.
+        latency, batch, backend: as in `prune`.
+        run_dir: folder for the searches' records and the latency table.
         resume: go on from that folder.
 
     Returns:
@@ -134,10 +155,17 @@ def pareto(
     strange = sorted(set(compare) - set(METHODS))
     if strange:
         raise ConfigError(f"compare={strange} are not methods of a frontier; choose out of {', '.join(METHODS)}")
-    given, limits = _limits(macs, params)
     search = search or Search()
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
+    folder = None if run_dir is None else Path(run_dir)
+    clock = None
+    if latency_ms is not None or multiple_of == "auto":
+        keep = None if folder is None else folder / "latency.json"
+        clock = make_clock(graph, latency, batch=batch, backend=backend, keep=keep, progress=progress)
+    width = default_width(graph) if multiple_of is None else multiple_of
+    width = int(width) if clock is None else clock.width(width)
+    given, limits = _limits(macs, params, latency_ms, clock)
     task = Task(
         graph=graph,
         limits=limits[0],
@@ -145,38 +173,68 @@ def pareto(
         samples=draw(data, search.images, seed),
         loss_fn=loss_fn,
         min_keep=min_keep,
-        multiple_of=multiple_of,
+        multiple_of=width,
         seed=seed,
         search=search,
         progress=progress,
         resume=resume,
     )
-    folder = None if run_dir is None else Path(run_dir)
     with make_engine(engine) as task.engine:
         task.search = search = task.engine.settle(search)
-        kept, histories, beta = _choose(task, given, limits, learn, compare, folder)
+        kept, histories, betas = _choose(task, given, limits, learn, compare, folder)
         # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
         judge = task.evaluator if not search.prepares else _plain(task).evaluator
         full_loss = judge.full_loss()
         points = []
         for method in compare:
-            for limit, units in zip(given, kept[method], strict=True):
+            for index, (limit, units) in enumerate(zip(given, kept[method], strict=True)):
+                plan, outcome = None, None
+                if clock is not None and latency_ms is not None:
+                    plan, outcome = _held(task, clock, latency_ms[index], limits[index], method, units, betas, index)
+                    units = [np.asarray(plan.kept[group.name]) for group in graph.groups]
                 loss = judge.loss(units)
                 difference = objective(full_loss, loss)
-                plan = graph.plan(units).with_meta(
+                plan = (plan or graph.plan(units)).with_meta(
                     method=method,
                     metric=task.metric_name,
                     limit=limit,
                     min_keep=min_keep,
-                    multiple_of=multiple_of,
+                    multiple_of=width,
                     seed=seed,
                     difference=difference if np.isfinite(difference) else None,
-                    **({"beta": beta.tolist(), "learn": learn} if method == "lcp" and beta is not None else {}),
+                    **({"beta": betas[index].tolist(), "learn": learn} if method == "lcp" else {}),
+                    **({} if outcome is None else {"latency": outcome.to_json()}),
                 )
                 if verify:
                     check(graph, plan)
-                points.append(Point(method, limit, plan, loss, difference, graph))
-    return Frontier(tuple(points), full_loss, histories, beta)
+                points.append(Point(method, limit, plan, loss, difference, graph, outcome))
+    return Frontier(tuple(points), full_loss, histories, betas[0] if betas and learn == "tightest" else None)
+
+
+def _held(
+    task: Task,
+    clock: Clock,
+    given: float | str,
+    limits: Limits,
+    method: str,
+    units: Kept,
+    betas: Sequence[NDArray[np.float64]],
+    index: int,
+) -> tuple[Plan, LatencyOutcome]:
+    """One network of the frontier, measured, and cut further while it misses its latency."""
+    own = replace(task, limits=limits)
+    own.scores = task.scores
+    choice = Choice(units, meta={"beta": betas[index]} if method == "lcp" else {})
+
+    def cut(kept: Kept) -> tuple[Plan, nn.Module]:
+        plan = task.graph.plan(kept)
+        return plan, plan.apply(task.graph.model)
+
+    def again(ms: float) -> Kept | None:
+        return methods.reselect(own, choice, methods.get(method), tightened(limits, clock, ms))
+
+    plan, _, outcome = hold(clock, given, units, cut, again)
+    return plan, outcome
 
 
 def _choose(
@@ -186,10 +244,10 @@ def _choose(
     learn: str,
     compare: Sequence[str],
     folder: Path | None,
-) -> tuple[dict[str, list[Kept]], dict[float, list[Record]], NDArray[np.float64] | None]:
+) -> tuple[dict[str, list[Kept]], dict[float, list[Record]], list[NDArray[np.float64]]]:
     histories: dict[float, list[Record]] = {}
     kept: dict[str, list[Kept]] = {}
-    beta = None
+    betas: list[NDArray[np.float64]] = []
     # Scores and losses are shared by all limits: `replace` would forget them.
     scores, evaluator = task.scores, task.evaluator
 
@@ -208,14 +266,16 @@ def _choose(
             found = methods.learn(at(limit, f"search-{value:g}.jsonl"))
             histories[value] = found.history
             kept["lcp"].append(found.kept)
+            betas.append(found.beta)
     elif "lcp" in compare:
         tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
         learner = at(limits[tightest], "search.jsonl")
         found = methods.learn(learner)
         scores = learner.scores  # a resumed search ranks by the scores it began with
-        histories[given[tightest]], beta = found.history, found.beta
+        task.scores = scores
+        histories[given[tightest]], betas = found.history, [found.beta] * len(limits)
         kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
-    return kept, histories, beta
+    return kept, histories, betas
 
 
 def _tightness(task: Task, limits: Limits) -> float:
@@ -226,13 +286,30 @@ def _plain(task: Task) -> Task:
     return replace(task, search=replace(task.search, recalibrate=False, tune_steps=0, prepare=None))
 
 
-def _limits(macs: Sequence[float] | None, params: Sequence[float] | None) -> tuple[list[float], list[Limits]]:
-    columns = [list(column) for column in (macs, params) if column is not None]
-    if not columns or not columns[0]:
+def _limits(
+    macs: Sequence[float] | None,
+    params: Sequence[float] | None,
+    latency_ms: Sequence[float | str] | None,
+    clock: Clock | None,
+) -> tuple[list[float], list[Limits]]:
+    columns: dict[str, list[Any]] = {
+        name: list(column)
+        for name, column in (("macs", macs), ("params", params), (LATENCY, latency_ms))
+        if column is not None
+    }
+    if not columns or not next(iter(columns.values())):
         raise ConfigError("a frontier needs limits, e.g. macs=[0.2, 0.3, 0.5, 0.7]")
-    if len({len(column) for column in columns}) > 1:
-        raise ConfigError(f"macs has {len(columns[0])} limits and params {len(columns[1])}: give as many of both")
-    return columns[0], [
-        Limits(macs=None if macs is None else macs[index], params=None if params is None else params[index])
-        for index in range(len(columns[0]))
-    ]
+    if len({len(column) for column in columns.values()}) > 1:
+        sizes = " and ".join(f"{name} has {len(column)} limits" for name, column in columns.items())
+        raise ConfigError(f"{sizes}: give as many of each")
+    limits = []
+    for index in range(len(next(iter(columns.values())))):
+        own = {name: column[index] for name, column in columns.items()}
+        extra = {}
+        if LATENCY in own and clock is not None:
+            extra[LATENCY] = Extra(clock.predict, as_limits(own.pop(LATENCY), clock.whole), clock.whole)
+        limits.append(Limits(**own, extra=extra))
+    given = next(iter(columns.values()))
+    if LATENCY in columns and len(columns) == 1:
+        given = [parse_latency(value)[0] for value in given]
+    return given, limits

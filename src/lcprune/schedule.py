@@ -56,11 +56,17 @@ def limit_schedule(
         return [_limits(one, latency)]
     fulls = {"macs": cost.macs, "params": cost.params, "latency_ms": latency}
     columns: dict[str, list[float]] = {}
+    whole = None
     for name, limit in given.items():
         if limit is not None:
             full = float(fulls[name](cost.sizes))  # type: ignore[misc]
             columns[name] = _column(name, limit, count, full)
-    return [_limits({name: column[index] for name, column in columns.items()}, latency) for index in range(count)]
+            if name == "latency_ms":
+                # As shares of the first network: milliseconds below 1 would be taken for shares of a later one.
+                whole, columns[name] = full, [min(1.0, value / full) for value in columns[name]]
+    return [
+        _limits({name: column[index] for name, column in columns.items()}, latency, whole) for index in range(count)
+    ]
 
 
 def _column(name: str, limit: Limit, count: int, full: float) -> list[float]:
@@ -74,10 +80,10 @@ def _column(name: str, limit: Limit, count: int, full: float) -> list[float]:
     return absolute
 
 
-def _limits(values: dict[str, Any], latency: Callable[[Any], float] | None) -> Limits:
+def _limits(values: dict[str, Any], latency: Callable[[Any], float] | None, whole: float | None = None) -> Limits:
     extra = {}
     if values.get("latency_ms") is not None and latency is not None:
-        extra["latency_ms"] = Extra(latency, values["latency_ms"])
+        extra["latency_ms"] = Extra(latency, values["latency_ms"], whole)
     return Limits(macs=values.get("macs"), params=values.get("params"), extra=extra)
 
 

@@ -154,7 +154,7 @@ def test_limit_schedules(plain) -> None:
     assert both[0].params > both[1].params == pytest.approx(0.3 * cost.params(cost.sizes))
     assert [limits.macs for limits in limit_schedule(cost, macs=0.5)] == [0.5]
     latency = limit_schedule(cost, 2, np.sum, latency_ms=0.5)
-    assert latency[1].given() == {"latency_ms": 0.5 * np.sum(cost.sizes)}
+    assert [bound.value for bound in latency[1].bounds(cost)] == [0.5 * np.sum(cost.sizes)]
     for settings, message in [
         ({"macs": [0.3, 0.5]}, "grows"),
         ({"macs": [0.5, 0.3], "params": [0.5, 0.4, 0.3]}, "different lengths"),

@@ -89,7 +89,7 @@ def test_a_resumed_frontier_ranks_by_the_scores_it_began_with(plain, digits, tmp
     [
         ({"macs": None}, "needs limits"),
         ({"macs": []}, "needs limits"),
-        ({"params": [0.5]}, "as many of both"),
+        ({"params": [0.5]}, "as many of each"),
         ({"learn": "never"}, "'never'"),
         ({"compare": ("lcp", "magic")}, "magic"),
     ],

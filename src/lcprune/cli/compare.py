@@ -34,7 +34,7 @@ def compare(
     input_shape: o.InputShape = None,
     macs: o.ManyMacs = o.HALF_AND_QUARTER,
     min_keep: o.MinKeep = 0.10,
-    multiple_of: o.MultipleOf = 1,
+    multiple_of: o.MultipleOf = None,
     methods: o.Methods = o.THREE_METHODS,
     metric: o.Metric = "l2",
     epochs: o.Epochs = None,
@@ -72,7 +72,7 @@ def compare(
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
     graph = trace(network)
-    check_reachable(graph, macs, None, min_keep, multiple_of)
+    check_reachable(graph, macs, None, min_keep, o.multiple(multiple_of))
     with open_engine(ctx, search, whole=True) as (machines, search), start_run(ctx, "compare", model) as run:
         study = Study(
             run,
@@ -82,7 +82,7 @@ def compare(
             search,
             metric,
             min_keep,
-            multiple_of,
+            o.multiple(multiple_of),
             not quiet,
             options,
             machines,

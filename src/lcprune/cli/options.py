@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from lcprune.cli.sizes import parse_size, parse_sizes
+from lcprune.errors import BudgetError
+from lcprune.latency import BACKENDS, parse_latency
 
 
 class Sizes(tuple[float, ...]):
@@ -72,6 +74,43 @@ def _shape(text: Any) -> Shape:
     return shape
 
 
+def _multiple(text: Any) -> str:
+    given = str(text).strip().lower()
+    if given != "auto" and not (given.isdigit() and int(given) >= 1):
+        raise typer.BadParameter(f"{text!r}: write a whole number from 1 up, or auto")
+    return given
+
+
+def multiple(given: str | None) -> int | str | None:
+    """`--multiple-of` as the library takes it."""
+    return int(given) if given is not None and str(given).isdigit() else given
+
+
+def _latency(text: Any) -> str:
+    try:
+        number, absolute = parse_latency(_number(text))
+    except BudgetError as error:
+        raise typer.BadParameter(str(error)) from None
+    return f"{number:g}ms" if absolute else f"{100 * number:g}%"
+
+
+def _latencies(text: Any) -> Words:
+    return Words(_latency(part) for part in words(text))
+
+
+def _number(text: Any) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _backend(text: Any) -> str:
+    if text not in BACKENDS:
+        raise typer.BadParameter(f"{text!r}: choose one of {', '.join(BACKENDS)}")
+    return str(text)
+
+
 def _checked(parse: Any, text: Any) -> Any:
     try:
         return parse(text)
@@ -130,6 +169,15 @@ ManyMacs = Annotated[
     Sizes,
     typer.Option(parser=_sizes, metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M.", rich_help_panel=LIMITS),
 ]
+OptionalManyMacs = Annotated[
+    Sizes | None,
+    typer.Option(
+        parser=_sizes,
+        metavar="SIZES",
+        help="Multiply-adds: 50%,25% or 62.7M,30M. [default: 20%,30%,50%,70%]",
+        rich_help_panel=LIMITS,
+    ),
+]
 Params = Annotated[
     float | None,
     typer.Option(parser=_size, metavar="SIZE", help="Parameters: 50% or 0.4M.", rich_help_panel=LIMITS),
@@ -139,7 +187,38 @@ MinKeep = Annotated[
     typer.Option(min=0.0, max=1.0, help="Share of each group that always stays.", rich_help_panel=LIMITS),
 ]
 MultipleOf = Annotated[
-    int, typer.Option(min=1, help="Keep widths a multiple of this, for hardware.", rich_help_panel=LIMITS)
+    str | None,
+    typer.Option(
+        parser=_multiple,
+        metavar="N|auto",
+        help="Keep widths a multiple of this; 'auto' reads it off the latency table. Default: 1, on CUDA in half "
+        "precision 8.",
+        rich_help_panel=LIMITS,
+    ),
+]
+Latency = Annotated[
+    str | None,
+    typer.Option(parser=_latency, metavar="TIME", help="Latency: 60% or 3.5ms.", rich_help_panel=LIMITS),
+]
+ManyLatencies = Annotated[
+    Words | None,
+    typer.Option(parser=_latencies, metavar="TIMES", help="Latency: 60%,40% or 3.5ms,2ms.", rich_help_panel=LIMITS),
+]
+Batch = Annotated[int, typer.Option(min=1, help="Images at a time, for --latency.", rich_help_panel=LIMITS)]
+Backend = Annotated[
+    str,
+    typer.Option(
+        parser=_backend,
+        metavar="NAME",
+        help="For --latency: eager, cudagraph, compile or onnx.",
+        rich_help_panel=LIMITS,
+    ),
+]
+LatencyTable = Annotated[
+    str | None,
+    typer.Option(
+        "--table", metavar="FILE", help="A latency table that was measured elsewhere.", rich_help_panel=LIMITS
+    ),
 ]
 Method = Annotated[str, typer.Option(help="uniform, naive, lcp, ... (see `lcprune methods`).", rich_help_panel=SEARCH)]
 Methods = Annotated[

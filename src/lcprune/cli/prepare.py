@@ -48,14 +48,15 @@ def check_reachable(
     macs: Sequence[float],
     params: float | None,
     min_keep: float,
-    multiple_of: int,
+    multiple_of: int | str | None,
 ) -> None:
     """Refuse limits that no choice of units can meet, before a folder is made or an hour is spent.
 
     Raises:
         BudgetError: with the smallest that can be reached.
     """
-    ranking = Ranking([np.zeros(size) for size in graph.cost.sizes], graph.cost, min_keep, multiple_of)
+    width = multiple_of if isinstance(multiple_of, int) else 1  # others are only known once a table is there
+    ranking = Ranking([np.zeros(size) for size in graph.cost.sizes], graph.cost, min_keep, width)
     if params is not None and not macs:
         ranking.select(Limits(params=params))
     for limit in macs:

@@ -48,10 +48,14 @@ def prune(
     input_shape: o.InputShape = None,
     macs: o.Macs = None,
     params: o.Params = None,
+    latency: o.Latency = None,
+    batch: o.Batch = 1,
+    backend: o.Backend = "eager",
+    table: o.LatencyTable = None,
     method: o.Method = "lcp",
     metric: o.Metric = "l2",
     min_keep: o.MinKeep = 0.10,
-    multiple_of: o.MultipleOf = 1,
+    multiple_of: o.MultipleOf = None,
     epochs: Annotated[int, typer.Option(min=0, help="Tune the result for so many epochs.", rich_help_panel=o.RUN)] = 0,
     recipe: o.Recipe = "finetune",
     true_loss: TrueLoss = 0,
@@ -81,9 +85,11 @@ def prune(
 
       lcprune prune torchvision:resnet50 --weights pretrained --method naive --params 50%
 
+      lcprune prune runs/train --latency 60% --batch 1 --backend onnx --multiple-of auto
+
       lcprune prune resnet56 --config run.toml --set search.iterations=100
     """
-    limits = _limits(macs=macs, params=params)
+    limits = _limits(macs=macs, params=params, latency_ms=latency)
     check_names([method], metric)
     search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     options = make_options(ctx, [method])
@@ -101,7 +107,8 @@ def prune(
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
     graph = trace(network)
-    check_reachable(graph, [] if macs is None else [macs], params, min_keep, multiple_of)
+    width = o.multiple(multiple_of)
+    check_reachable(graph, [] if macs is None else [macs], params, min_keep, width)
     with open_engine(ctx, search) as (machines, search), start_run(ctx, "prune", model) as run:
         network.describe(run, pruned=True)
         study = Study(
@@ -112,10 +119,11 @@ def prune(
             search,
             metric,
             min_keep,
-            multiple_of,
+            width,
             not quiet,
             options,
             machines,
+            {"latency": table, "batch": batch, "backend": backend},
         )
         study.graph = graph
         study.keep(make_network(study, method, limits, seed))
@@ -133,7 +141,11 @@ def pareto(
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,
-    macs: o.ManyMacs = o.FRONTIER,
+    macs: o.OptionalManyMacs = None,
+    latency: o.ManyLatencies = None,
+    batch: o.Batch = 1,
+    backend: o.Backend = "eager",
+    table: o.LatencyTable = None,
     learn: Annotated[
         str,
         typer.Option(help="'tightest': one search for all limits; 'each': one per limit.", rich_help_panel=o.SEARCH),
@@ -141,7 +153,7 @@ def pareto(
     methods: o.Methods = o.THREE_METHODS,
     metric: o.Metric = "l2",
     min_keep: o.MinKeep = 0.10,
-    multiple_of: o.MultipleOf = 1,
+    multiple_of: o.MultipleOf = None,
     epochs: Annotated[
         int, typer.Option(min=0, help="Tune every network for so many epochs.", rich_help_panel=o.RUN)
     ] = 0,
@@ -169,6 +181,8 @@ def pareto(
       lcprune pareto runs/train --macs 20%,30%,50%,70% --epochs 20
 
       lcprune pareto resnet56 --weights resnet56.safetensors --data cifar10:PATH --learn each
+
+      lcprune pareto runs/train --latency 80%,60%,40% --batch 1
     """
     check_names(methods, metric)
     if learn not in ("tightest", "each"):
@@ -183,7 +197,10 @@ def pareto(
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
     graph = trace(network)
-    check_reachable(graph, macs, None, min_keep, multiple_of)
+    if macs is None and latency is None:
+        macs = o.FRONTIER
+    width = o.multiple(multiple_of)
+    check_reachable(graph, macs or (), None, min_keep, width)
     with open_engine(ctx, search) as (machines, search), start_run(ctx, "pareto", model) as run:
         study = Study(
             run,
@@ -193,7 +210,7 @@ def pareto(
             search,
             metric,
             min_keep,
-            multiple_of,
+            width,
             not quiet,
             engine=machines,
         )
@@ -203,12 +220,16 @@ def pareto(
             network.model,
             network.example,
             data=study.batches(seed),
-            macs=list(macs),
+            macs=None if macs is None else list(macs),
+            latency_ms=None if latency is None else list(latency),
+            latency=table,
+            batch=batch,
+            backend=backend,
             learn=learn,
             compare=list(methods),
             metric=metric,
             min_keep=min_keep,
-            multiple_of=multiple_of,
+            multiple_of=width,
             seed=seed,
             search=search,
             progress=not quiet,
@@ -219,20 +240,23 @@ def pareto(
         )
         seconds = time.perf_counter() - started
         errands = [Errand(ORIGINAL)]
-        for point in frontier.points:
+        for number, point in enumerate(frontier.points):
+            limits: dict[str, Any] = {} if macs is None else {"macs": point.limit}
+            if latency is not None:
+                limits["latency_ms"] = latency[number % len(latency)]
             history = frontier.histories.get(point.limit, []) if point.method == "lcp" else []
             spent = seconds if history else 0.0
-            errands.append(Errand(point.method, {"macs": point.limit}, seed, point.plan, history, spent))
+            errands.append(Errand(point.method, limits, seed, point.plan, history, spent))
         run_errands(study, errands)
         if report:
             write_run_report(run)
     tell(run, json_)
 
 
-def _limits(**given: float | None) -> dict[str, float]:
+def _limits(**given: Any) -> dict[str, Any]:
     limits = {name: value for name, value in given.items() if value is not None}
     if not limits:
-        raise UsageError("no limit: say what the network may cost, e.g. --macs 50% or --params 0.4M")
+        raise UsageError("no limit: say what the network may cost, e.g. --macs 50%, --params 0.4M or --latency 60%")
     return limits
 
 

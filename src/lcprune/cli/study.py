@@ -24,6 +24,7 @@ from lcprune.cli.prepare import trace
 from lcprune.cli.sizes import format_size
 from lcprune.data import Dataset
 from lcprune.engine import Engine, LocalEngine
+from lcprune.latency import parse_latency
 from lcprune.runs import Run
 from lcprune.search import Record, Search
 from lcprune.tune import Recipe
@@ -45,10 +46,11 @@ class Study:
         search: settings of the search.
         metric: how units are scored.
         min_keep: share of each group that stays.
-        multiple_of: widths are multiples of this.
+        multiple_of: widths are multiples of this; as for `lcprune.prune`.
         progress: show bars.
         options: method -> settings of its own.
         engine: where the work is done.
+        clock: `latency`, `batch` and `backend` for latency limits, as for `lcprune.prune`.
     """
 
     run: Run
@@ -58,10 +60,11 @@ class Study:
     search: Search = field(default_factory=Search)
     metric: str = "l2"
     min_keep: float = 0.10
-    multiple_of: int = 1
+    multiple_of: int | str | None = None
     progress: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     engine: Engine = field(default_factory=LocalEngine)
+    clock: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> lcprune.ChannelGraph:
@@ -128,6 +131,7 @@ class Study:
             options=self.options.get(method),
             engine=self.engine,
             **limits,
+            **self.clock,
             **options,
         )
         return result, time.perf_counter() - started
@@ -136,7 +140,7 @@ class Study:
         self,
         name: str,
         method: str,
-        limits: Mapping[str, float],
+        limits: Mapping[str, Any],
         seed: int,
         model: nn.Module,
         plan: Any,
@@ -145,9 +149,12 @@ class Study:
     ) -> dict[str, Any]:
         """Tune, judge, save and record a pruned network."""
         resource, limit = next(iter(limits.items()))
+        limit = parse_latency(limit)[0] if resource == "latency_ms" else limit
         costs = self._costs(plan)
         row = {"network": name, "method": method, "resource": resource, "limit": limit, "seed": seed, **costs}
         row["search_seconds"] = round(seconds, 2)
+        if "latency" in plan.meta:
+            row.update(latency_row(plan.meta["latency"]))
         row.update(self._judge(model, "_before"))
         row.update({key.removesuffix("_before"): value for key, value in row.items() if key.endswith("_before")})
         folder = self.run.file("networks", slug(trial(name, seed)))
@@ -253,12 +260,24 @@ def open_like(network: Network) -> nn.Module:
     return copy.deepcopy(network.model)
 
 
-def label(method: str, limits: Mapping[str, float]) -> str:
+def latency_row(latency: Mapping[str, Any]) -> dict[str, Any]:
+    """What became of a latency limit, as fields of a row of results."""
+    return {
+        "latency_limit_ms": latency["limit_ms"],
+        "latency_predicted_ms": latency["predicted_ms"],
+        "latency_ms": latency["measured_ms"],
+        "latency_original_ms": latency["original_ms"],
+        "latency_met": latency["met"],
+    }
+
+
+def label(method: str, limits: Mapping[str, Any]) -> str:
     """A network's name in tables: `lcp 50 %`."""
     words = {"macs": "", "params": " parameters", "latency_ms": " latency"}
     parts = []
     for name, limit in limits.items():
-        size = f"{limit:g} ms" if name == "latency_ms" and limit > 1 else format_size(limit)
+        number, absolute = parse_latency(limit) if name == "latency_ms" else (limit, False)
+        size = f"{number:g} ms" if absolute else format_size(number)
         parts.append(size + (words[name] if len(limits) > 1 or name != "macs" else ""))
     return f"{method} {' and '.join(parts)}"
 

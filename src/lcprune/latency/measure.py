@@ -119,7 +119,7 @@ def _cells(
     errors: dict[str, str] = {}
     arguments: tuple[Any, ...] = ()
     try:
-        arguments = tuple(_batch(value, size, device) for value in inputs)
+        arguments = tuple(batch_of(value, size, device) for value in inputs)
     except (RuntimeError, MemoryError) as error:
         if not _no_memory(error):
             raise
@@ -176,11 +176,12 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _batch(value: Any, size: int, device: torch.device) -> Any:
+def batch_of(value: Any, size: int, device: torch.device | None = None) -> Any:
+    """A tensor's samples, repeated or cut to `size` of them; anything else as it is."""
     if not isinstance(value, Tensor) or value.dim() == 0:
         return value
     times = -(-size // value.shape[0])
-    return value.to(device).repeat(times, *[1] * (value.dim() - 1))[:size].contiguous()
+    return value.to(device or value.device).repeat(times, *[1] * (value.dim() - 1))[:size].contiguous()
 
 
 def _device_of(model: nn.Module) -> torch.device | None:

@@ -21,6 +21,8 @@ def result_table(results: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         ("parameters (M)", lambda row: _number(row.get("params"), 1e-6, 4)),
         ("before tuning (%)", lambda row: _percent(row, "accuracy_before")),
         ("accuracy (%)", lambda row: _percent(row, "accuracy")),
+        ("limit (ms)", lambda row: _number(row.get("latency_limit_ms"), 1, 3)),
+        ("predicted (ms)", lambda row: _number(row.get("latency_predicted_ms"), 1, 3)),
         ("latency (ms)", lambda row: _number(row.get("latency_ms"), 1, 3)),
         ("trials", lambda row: str(row["trials"]) if row["trials"] > 1 else ""),
     ]

@@ -1,0 +1,216 @@
+"""Measuring a network's latency table: its layers, then a few whole networks to correct their sum by; and a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from lcprune.errors import LatencyError
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.backends import Backend, Probe, make_backend, medians
+from lcprune.latency.grid import measure_layer
+from lcprune.latency.measure import batch_of
+from lcprune.latency.operations import Operation, fuse, operations
+from lcprune.latency.table import Correction, Predictor, Table, fingerprint
+from lcprune.progress import Progress
+
+logger = logging.getLogger("lcprune")
+
+# Shares of the widths that are kept, on average, by the networks that the correction is measured on.
+_SHARES = (1.0, 0.8, 0.6, 0.4, 0.25)
+_FEW = (1.0, 0.6, 0.3)  # of networks that take long
+_LONG_MS = 300.0
+
+
+def measure_table(
+    graph: ChannelGraph,
+    *,
+    batch: int = 1,
+    backend: str | Backend = "eager",
+    device: str | torch.device | None = None,
+    cache: bool = True,
+    progress: bool = True,
+) -> Table:
+    """The latency table of a network on this machine: from the cache, or measured now.
+
+    Args:
+        graph: of the network.
+        batch: samples at a time.
+        backend: one of `BACKENDS`.
+        device: None for where the network is.
+        cache: look for it in the cache, and leave it there.
+        progress: show a bar.
+
+    Raises:
+        LatencyError: the backend cannot run this network.
+    """
+    if batch < 1 or batch != int(batch):
+        raise LatencyError(f"batch={batch} is not a batch size: give a whole number from 1 on")
+    where = next(graph.model.parameters()).device if device is None else torch.device(device)
+    runner = make_backend(backend, where) if isinstance(backend, str) else backend
+    precision = str(next(graph.model.parameters()).dtype).removeprefix("torch.")
+    if runner.name == "onnx":
+        from lcprune.latency.onnx import need_float32
+
+        need_float32(precision)
+    every = operations(graph, batch)
+    about = {**runner.describe(), "batch": batch, "precision": precision, "network": fingerprint(every, graph)}
+    place = cache_folder() / f"{_digest(about)}.json"
+    if cache and place.is_file():
+        try:
+            table = Table.load(place)
+        except LatencyError as error:
+            logger.warning("%s; it is measured again", error)
+        else:
+            logger.info("latency table from %s", place)
+            return table
+    started = time.perf_counter()
+    found = fuse(every, runner.fusion)
+    table = Table(
+        _measure_layers(runner, found, progress),
+        batch,
+        runner.name,
+        about["device"],
+        precision,
+        runner.fusion,
+        network=about["network"],
+        versions=about["versions"],
+    )
+    table = replace(calibrate(table, graph, runner), seconds=time.perf_counter() - started)
+    logger.info("measured a latency table of %d layer shapes in %.0f s", len(table.layers), table.seconds)
+    if cache:
+        table.save(place)
+    return table
+
+
+def calibrate(table: Table, graph: ChannelGraph, backend: Backend) -> Table:
+    """The table with its correction: measured on the whole network and on some randomly cut ones.
+
+    Args:
+        table: with layers alone.
+        graph: of the network.
+        backend: what runs it.
+    """
+    predictor = Predictor(table, graph)
+    whole = measure_networks(backend, {"whole": graph.model}, graph.example_inputs, table.batch, rounds=(1, 2))["whole"]
+    rng = np.random.default_rng(0)
+    plans = [_random_counts(graph, share, rng) for share in (_FEW if whole > _LONG_MS else _SHARES)]
+    networks = {str(index): _cut(graph, counts) for index, counts in enumerate(plans)}
+    rounds = (2, 4) if whole > _LONG_MS else (5, 15)
+    measured = measure_networks(backend, networks, graph.example_inputs, table.batch, rounds=rounds)
+    sums = np.array([predictor.layers(counts) for counts in plans])
+    times = np.array([measured[name] for name in networks])
+    correction = fit(sums, times, backend.launches)
+    entries = [
+        {"kept": int(counts.sum()), "layers_ms": float(total), "measured_ms": float(ms)}
+        for counts, total, ms in zip(plans, sums, times, strict=True)
+    ]
+    return replace(table, correction=correction, calibration=tuple(entries))
+
+
+def fit(sums: NDArray[np.float64], times: NDArray[np.float64], launches: bool = False) -> Correction:
+    """Offset and factor that make sums over layers into measured times, with the least relative error.
+
+    Args:
+        sums: milliseconds of the layers, one per network.
+        times: milliseconds measured.
+        launches: whether narrow networks may all take the time that the host needs; that is then the floor.
+    """
+    floor = 0.0
+    if launches:
+        floor = float(times.min())
+        above = times > 1.15 * floor
+        # Networks at the floor say nothing about the GPU's time, except that it is less.
+        if above.sum() < 2:
+            factor = float(times[above][0] / sums[above][0]) if above.any() else 1.0
+            return Correction(0.0, max(factor, 0.0), floor)
+        sums, times = sums[above], times[above]
+    matrix = np.stack([1 / times, sums / times], axis=1)
+    offset, factor = np.linalg.lstsq(matrix, np.ones(len(times)), rcond=None)[0]
+    if factor <= 0 or len(times) < 2:  # noise: then the layers' own proportions are the better guide
+        offset, factor = 0.0, float((times / np.maximum(sums, 1e-9)).mean())
+    return Correction(float(offset), float(factor), floor)
+
+
+def measure_networks(
+    backend: Backend,
+    networks: dict[str, nn.Module],
+    example_inputs: tuple[Any, ...],
+    batch: int,
+    rounds: tuple[int, int] = (5, 15),
+) -> dict[str, float]:
+    """Milliseconds of whole networks under a backend, in turns.
+
+    Args:
+        backend: what runs them.
+        networks: name -> network; put back to where and how they were.
+        example_inputs: their arguments; repeated to the batch size.
+        batch: samples at a time.
+        rounds: fewest and most measurements of each.
+    """
+    arguments = tuple(batch_of(value, batch, backend.device) for value in example_inputs)
+    before = {name: (model.training, next(model.parameters()).device) for name, model in networks.items()}
+    try:
+        with torch.inference_mode():
+            runs = {}
+            for name, model in networks.items():
+                runs[name] = Probe(backend.network(model.to(backend.device).eval(), arguments))
+                for _ in range(2):
+                    runs[name].run()
+        return medians(backend, runs, seconds=0.02, least=rounds[0], most=rounds[1], tolerance=0.005)
+    finally:
+        for name, model in networks.items():
+            training, home = before[name]
+            model.train(training).to(home)
+
+
+def cache_folder() -> Path:
+    """Where tables are kept: `LCPRUNE_CACHE`, or the user's cache folder."""
+    own = os.environ.get("LCPRUNE_CACHE")
+    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lcprune"
+    return base / "latency"
+
+
+def _measure_layers(backend: Backend, found: Sequence[Operation], progress: bool) -> dict[str, Any]:
+    shapes: dict[str, Operation] = {}
+    for one in found:
+        if one.key not in shapes or one.full > shapes[one.key].full:
+            shapes[one.key] = one
+    layers = {}
+    with Progress("latency table", total=len(shapes), enabled=progress) as bar, torch.inference_mode():
+        for key, one in shapes.items():
+            try:
+                layers[key] = measure_layer(backend, one)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise LatencyError(f"layer {key} cannot be timed by itself: {error}") from error
+            bar.advance(layer=one.name.removeprefix("aten::"))
+    backend.release()
+    return layers
+
+
+def _random_counts(graph: ChannelGraph, share: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    if share == 1.0:
+        return graph.cost.sizes.copy()
+    shares = np.clip(share * rng.uniform(0.6, 1.4, len(graph.groups)), 0, 1)
+    return np.maximum(1, np.round(graph.cost.sizes * shares)).astype(np.int64)
+
+
+def _cut(graph: ChannelGraph, counts: NDArray[np.int64]) -> nn.Module:
+    return graph.plan([np.arange(count) for count in counts]).apply(graph.model)
+
+
+def _digest(about: dict[str, Any]) -> str:
+    text = json.dumps(about, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()

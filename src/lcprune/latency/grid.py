@@ -1,0 +1,134 @@
+"""Measuring one layer shape over a grid of widths, with more points where its curve has steps."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lcprune.latency.backends import Backend, Probe, medians
+from lcprune.latency.operations import Operation
+from lcprune.latency.table import Layer
+
+_MOST = 40  # points of one curve
+_COARSE = (0.125, 0.5, 1.0)  # where the two widths of a layer are tried together
+_TOLERANCE = 0.03  # of the widest layer's time: a smaller bend is not looked into
+_SLOW_MS = 30.0  # layers that take longer get fewer points and rounds: there are no steps worth their price
+
+Point = tuple[int, ...]
+
+
+def measure_layer(backend: Backend, one: Operation) -> Layer:
+    """The time of a layer shape as a function of its widths.
+
+    The curve along each width, the other one full, is halved where a line does not fit it. Two widths together are
+    tried on a coarse grid; between, the two curves multiply, which keeps the steps of both.
+
+    Args:
+        backend: what runs it.
+        one: the layer; its full widths are the widest that are measured.
+    """
+    probes: dict[Point, Probe] = {}
+
+    def times(points: Sequence[Point], quick: bool) -> dict[Point, float]:
+        for point in points:
+            if point not in probes:
+                probes[point] = backend.layer(one, point)
+        least, most = (1, 3) if quick else (3, 9)
+        if slow:
+            least, most = 1, (1 if quick else 3)
+        return medians(
+            backend,
+            {point: probes[point] for point in points},
+            least=least,
+            most=most,
+            seconds=0.001 if quick else 0.002,
+        )
+
+    slow = False
+    full = one.full
+    if not full:
+        return Layer((), np.array(times([()], False)[()]))
+    widest = times([full], True)[full]
+    slow = widest > _SLOW_MS
+    grids = [_curve(width, full, times, slow) for width in range(len(full))]
+    if len(full) == 1:
+        points = [(width,) for width in grids[0]]
+        found = times(points, False)
+        return Layer((grids[0],), np.array([found[point] for point in points]))
+    coarse = [sorted({max(1, round(share * size)) for share in _COARSE}) for size in full]
+    grids = [tuple(sorted({*grid, *extra})) for grid, extra in zip(grids, coarse, strict=True)]
+    rows = [(width, full[1]) for width in grids[0]]
+    columns = [(full[0], width) for width in grids[1]]
+    inside = list(itertools.product(*coarse))
+    found = times(list(dict.fromkeys([*rows, *columns, *inside])), False)
+    return Layer((grids[0], grids[1]), _surface(grids, coarse, rows, columns, found))
+
+
+def _curve(
+    width: int, full: Point, times: Callable[[Sequence[Point], bool], dict[Point, float]], slow: bool
+) -> tuple[int, ...]:
+    """Where to measure along one width: a few points, and halves wherever a line between two of them is off."""
+    size = full[width]
+
+    def at(value: int) -> Point:
+        return tuple(value if index == width else whole for index, whole in enumerate(full))
+
+    grid = _first_grid(size, slow)
+    known = {point[width]: ms for point, ms in times([at(value) for value in grid], True).items()}
+    # A stretch whose ends take the same time cannot hide a step.
+    uneven = _TOLERANCE * known[size]
+    pending = [(low, high) for low, high in itertools.pairwise(grid) if abs(known[high] - known[low]) > uneven]
+    finest = max(1, size // 8) if slow else 1
+    while pending and len(known) < _MOST:
+        # One beside the middle: devices round widths to powers of two, and at these alone a staircase is a line.
+        middles = {(low + high) // 2 + (high - low > 2): (low, high) for low, high in pending if high - low > finest}
+        if not middles:
+            break
+        measured = times([at(value) for value in middles], True)
+        pending = []
+        for value, (low, high) in middles.items():
+            known[value] = measured[at(value)]
+            line = np.interp(value, (low, high), (known[low], known[high]))
+            if abs(known[value] - line) > uneven / 2:
+                halves = ((low, value), (value, high))
+                pending += [(a, b) for a, b in halves if abs(known[b] - known[a]) > uneven]
+        # Large bends first, should the points run out.
+        pending.sort(key=lambda pair: -abs(known[pair[1]] - known[pair[0]]))
+        pending = pending[: max(0, _MOST - len(known))]
+    return tuple(sorted(known))
+
+
+def _first_grid(size: int, slow: bool) -> list[int]:
+    """A few widths; of fast layers, in pairs: devices round widths up to 8 or 16, and one more is a step more."""
+    if slow:
+        return sorted({max(1, round(share * size)) for share in (0.1, 0.25, 0.5, 0.75, 1.0)})
+    every = 8 if size <= 64 else 16 * -(-size // 128)
+    pairs = [width for low in range(every, size, every) for width in (low, low + 1)]
+    return sorted({1, max(1, size // 10), *pairs, size})
+
+
+def _surface(
+    grids: Sequence[Sequence[int]],
+    coarse: Sequence[Sequence[int]],
+    rows: Sequence[Point],
+    columns: Sequence[Point],
+    found: dict[Point, float],
+) -> np.ndarray:
+    """Product of the two curves, corrected by what the coarse grid says about it."""
+    along = np.array([found[point] for point in rows])
+    across = np.array([found[point] for point in columns])
+    whole = max(along[-1], 1e-9)
+
+    def product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        return np.maximum(np.outer(first, second) / whole, 1e-9)
+
+    at_rows = np.array([along[list(grids[0]).index(width)] for width in coarse[0]])
+    at_columns = np.array([across[list(grids[1]).index(width)] for width in coarse[1]])
+    measured = np.array([[found[a, b] for b in coarse[1]] for a in coarse[0]])
+    ratio = np.clip(measured / product(at_rows, at_columns), 0.2, 5.0)  # a slip of the clock must not spread
+    ratio = np.array([np.interp(grids[0], coarse[0], column) for column in ratio.T]).T
+    ratio = np.array([np.interp(grids[1], coarse[1], row) for row in ratio])
+    surface: np.ndarray = product(along, across) * ratio
+    return surface

@@ -1,0 +1,287 @@
+"""Latency as a limit: what the user wrote, what predicts it, and holding a cut network to it by measuring."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from lcprune.errors import BudgetError, LatencyError
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.backends import Backend, make_backend
+from lcprune.latency.build import measure_networks, measure_table
+from lcprune.latency.steps import read_steps
+from lcprune.latency.table import Predictor, Table
+from lcprune.select import Limits
+from lcprune.select.limits import Extra
+
+if TYPE_CHECKING:
+    from lcprune.plan import Plan
+
+logger = logging.getLogger("lcprune")
+
+LATENCY = "latency_ms"
+ATTEMPTS = 4
+_WRITTEN = re.compile(r"\s*(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>%|ms|us|s)\s*", re.IGNORECASE)
+_MS = {"ms": 1.0, "us": 1e-3, "s": 1e3}
+Predict = Callable[[NDArray[np.int64]], float]
+Kept = list[NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class LatencyOutcome:
+    """What became of a latency limit.
+
+    Attributes:
+        limit_ms: the most that was allowed.
+        predicted_ms: by the table, for the network that was kept.
+        measured_ms: the cut network; None where it cannot be run here (a table measured elsewhere).
+        original_ms: the network before, measured in turns with the cut one.
+        met: whether what was measured (or predicted, if nothing was) is within the limit.
+        attempts: every network that was cut and measured, the last one last.
+        about: device, backend, batch and precision.
+    """
+
+    limit_ms: float
+    predicted_ms: float
+    measured_ms: float | None = None
+    original_ms: float | None = None
+    met: bool = True
+    attempts: tuple[Mapping[str, float], ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float | None:
+        """The prediction's error as a share of what was measured."""
+        return None if self.measured_ms is None else self.predicted_ms / self.measured_ms - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {**asdict(self), "attempts": [dict(one) for one in self.attempts], "error": self.error}
+
+    def __str__(self) -> str:
+        text = f"limit {self.limit_ms:.4g} ms, predicted {self.predicted_ms:.4g} ms"
+        if self.measured_ms is None:
+            return f"{text}, not measured here"
+        text += f" ({100 * (self.error or 0):+.1f} %), measured {self.measured_ms:.4g} ms"
+        text += f" of {self.original_ms:.4g} ms" if self.original_ms else ""
+        return text if self.met else f"{text}: missed, after {len(self.attempts)} attempts"
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """What knows a network's latency.
+
+    Attributes:
+        graph: of the network before it was cut.
+        predict: kept counts -> milliseconds.
+        table: behind `predict`; None for a function of the user's.
+        backend: what measures networks; None where that cannot be done here.
+        batch: samples at a time.
+    """
+
+    graph: ChannelGraph
+    predict: Predict
+    table: Table | None = None
+    backend: Backend | None = None
+    batch: int = 1
+
+    @cached_property
+    def whole(self) -> float:
+        """Predicted milliseconds of the whole network."""
+        return float(self.predict(self.graph.cost.sizes))
+
+    def after(self, graph: ChannelGraph, kept: Mapping[str, Any]) -> Clock:
+        """The same clock for a network that was cut before: groups of which one unit is left are no longer there.
+
+        Args:
+            graph: of the cut network.
+            kept: what is left of each group of the first network.
+        """
+        names = self.graph.cost.names
+        if names == graph.cost.names:
+            return self
+        present = np.array([names.index(name) for name in graph.cost.names], dtype=np.int64)
+        left = np.array([len(kept[name]) for name in names], dtype=np.int64)
+
+        def predict(counts: NDArray[np.int64]) -> float:
+            every = left.copy()
+            every[present] = counts
+            return self.predict(every)
+
+        later = replace(self, predict=predict)
+        later.__dict__["whole"] = self.whole
+        return later
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Device, backend, batch and precision, as far as they are known."""
+        if self.table is None:
+            return {}
+        names = ("device", "backend", "batch", "precision")
+        return {name: getattr(self.table, name) for name in names}
+
+    def width(self, multiple_of: int | str | None) -> int:
+        """`multiple_of` as a number: "auto" reads the steps off the table, None is what suits the device."""
+        if multiple_of == "auto":
+            if not isinstance(self.predict, Predictor):
+                raise LatencyError(
+                    'multiple_of="auto" reads a latency table; with a function of your own, say a number'
+                )
+            return read_steps(self.predict)
+        return default_width(self.graph) if multiple_of is None else int(multiple_of)
+
+    def measure(self, smaller: nn.Module) -> tuple[float, float]:
+        """Milliseconds of the original and of a cut network, in turns."""
+        assert self.backend is not None
+        networks = {"original": self.graph.model, "cut": smaller}
+        found = measure_networks(self.backend, networks, self.graph.example_inputs, self.batch)
+        return found["original"], found["cut"]
+
+
+def make_clock(
+    graph: ChannelGraph,
+    latency: Predict | Table | str | os.PathLike[str] | None = None,
+    *,
+    batch: int = 1,
+    backend: str = "eager",
+    keep: Path | None = None,
+    progress: bool = True,
+) -> Clock:
+    """What predicts and measures a network's latency.
+
+    Args:
+        graph: of the network.
+        latency: a function from kept counts to milliseconds, a table or its file (measured elsewhere: nothing is
+            measured here then); None measures one on this machine, or takes it from the cache.
+        batch: samples at a time.
+        backend: one of `BACKENDS`.
+        keep: where the table is saved beside a run, and read from when the run goes on.
+        progress: show a bar.
+    """
+    if latency is not None and not isinstance(latency, (Table, str, os.PathLike)):
+        return Clock(graph, latency)
+    if latency is not None:
+        table = latency if isinstance(latency, Table) else Table.load(latency)
+        clock = Clock(graph, Predictor(table, graph), table, None, table.batch)
+    else:
+        runner = make_backend(backend, next(graph.model.parameters()).device)
+        if keep is not None and keep.is_file():
+            table = Table.load(keep)  # a search that goes on keeps the limit that it began with
+        else:
+            table = measure_table(graph, batch=batch, backend=runner, progress=progress)
+        clock = Clock(graph, Predictor(table, graph), table, runner, batch)
+    if keep is not None and not keep.is_file():
+        table.save(keep)
+    return clock
+
+
+def parse_latency(limit: Any) -> tuple[float, bool]:
+    """A limit as (number, whether it is milliseconds): `"3.5ms"`, `"60%"`, 0.6 (a share) or 3.5 (milliseconds).
+
+    Raises:
+        BudgetError: it is neither.
+    """
+    if isinstance(limit, str):
+        match = _WRITTEN.fullmatch(limit)
+        if match is None:
+            raise BudgetError(f"latency {limit!r} is not understood: write milliseconds like 3.5ms or a share like 60%")
+        number, unit = float(match["number"]), match["unit"].lower()
+        number, absolute = (number / 100, False) if unit == "%" else (number * _MS[unit], True)
+    else:
+        valid = isinstance(limit, (int, float, np.number)) and not isinstance(limit, bool)
+        number, absolute = (float(limit), float(limit) > 1) if valid else (math.nan, True)
+    if not 0 < number < math.inf or (not absolute and number > 1):
+        raise BudgetError(f"latency_ms={limit!r} is not a limit: write milliseconds like '3.5ms' or a share like '60%'")
+    return number, absolute
+
+
+def as_limits(limit: Any, whole: float) -> Any:
+    """Latency limits, one or a list, as `Limits` takes them: milliseconds up to 1 become shares."""
+    if isinstance(limit, (list, tuple, np.ndarray)):
+        return [as_limits(one, whole) for one in limit]
+    number, absolute = parse_latency(limit)
+    return number if not absolute or number > 1 else min(1.0, number / whole)
+
+
+def last_of(limit: Any) -> Any:
+    """The last of several limits; one alone as it is."""
+    return limit[-1] if isinstance(limit, (list, tuple, np.ndarray)) else limit
+
+
+def default_width(graph: ChannelGraph) -> int:
+    """8 on CUDA in half precision, whose matrix units want it; 1 elsewhere."""
+    weight = next(graph.model.parameters())
+    return 8 if weight.device.type == "cuda" and weight.element_size() == 2 else 1
+
+
+def hold(
+    clock: Clock,
+    given: Any,
+    kept: Kept,
+    cut: Callable[[Kept], tuple[Plan, nn.Module]],
+    again: Callable[[float], Kept | None],
+) -> tuple[Plan, nn.Module, LatencyOutcome]:
+    """Measure a cut network; while it misses the limit, select again under a tighter one, a few times at most.
+
+    Args:
+        clock: of the network before.
+        given: the limit, as the user wrote it.
+        kept: what was selected.
+        cut: makes the plan and the smaller network.
+        again: selects under another limit on the *predicted* latency, in milliseconds, without a new search; None if
+            this method cannot.
+
+    Returns:
+        The last plan, its network, and what became of the limit.
+    """
+    number, absolute = parse_latency(given)
+    plan, smaller = cut(kept)
+    predicted = float(clock.predict(_counts(kept)))
+    if clock.backend is None:
+        limit = number if absolute else number * clock.whole
+        return plan, smaller, LatencyOutcome(limit, predicted, met=predicted <= limit * (1 + 1e-9), about=clock.about)
+    attempts: list[dict[str, float]] = []
+    while True:
+        original, measured = clock.measure(smaller)
+        limit = number if absolute else number * original
+        attempts.append(
+            {"predicted_ms": predicted, "measured_ms": measured, "original_ms": original, "limit_ms": limit}
+        )
+        met = measured <= limit
+        if met or len(attempts) == ATTEMPTS:
+            break
+        tighter = predicted * min(limit / measured, 0.99)
+        logger.info("measured %.4g ms, above the limit of %.4g ms: selecting again", measured, limit)
+        try:
+            selected = again(tighter)
+        except BudgetError:  # nothing smaller can be had
+            break
+        if selected is None or all(np.array_equal(a, b) for a, b in zip(selected, kept, strict=True)):
+            break
+        kept = selected
+        plan, smaller = cut(selected)
+        predicted = float(clock.predict(_counts(kept)))
+    outcome = LatencyOutcome(limit, predicted, measured, original, met, tuple(attempts), clock.about)
+    (logger.info if met else logger.warning)("latency: %s", outcome)
+    return plan, smaller, outcome
+
+
+def _counts(kept: Kept) -> NDArray[np.int64]:
+    return np.array([len(units) for units in kept], dtype=np.int64)
+
+
+def tightened(limits: Limits, clock: Clock, predicted_ms: float) -> Limits:
+    """The same limits with another one on the predicted latency."""
+    share = min(1.0, predicted_ms / clock.whole)
+    return replace(limits, extra={**limits.extra, LATENCY: Extra(clock.predict, share, clock.whole)})

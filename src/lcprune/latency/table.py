@@ -1,0 +1,333 @@
+"""Latency tables: milliseconds of each layer shape over a grid of widths, and what they predict for a network.
+
+A table is JSON (`docs/how-to/latency.md` describes it), so that it can be measured elsewhere: on a phone, a board.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcprune.errors import LatencyError
+from lcprune.files import write_json
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.operations import FUSIONS, Operation, distinct, fuse, operations
+
+FORMAT = "lcprune latency table"
+VERSION = 1
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The time of one layer shape.
+
+    Attributes:
+        widths: per width, the grid, rising.
+        ms: milliseconds, (len of each grid).
+    """
+
+    widths: tuple[tuple[int, ...], ...]
+    ms: FloatArray
+
+    @property
+    def smooth(self) -> FloatArray:
+        """The times made monotone: half way between the highest so far and the lowest still to come."""
+        rising, falling = self.ms, self.ms
+        for axis in range(self.ms.ndim):
+            rising = np.maximum.accumulate(rising, axis)
+            falling = np.flip(np.minimum.accumulate(np.flip(falling, axis), axis), axis)
+        return (rising + falling) / 2
+
+
+@dataclass(frozen=True)
+class Correction:
+    """From the sum over layers to the network: `max(floor, offset + factor * sum)`.
+
+    Attributes:
+        offset: milliseconds that no layer accounts for.
+        factor: how layers inside the network compare with layers alone.
+        floor: milliseconds that the host takes to issue all operators, however narrow they are.
+    """
+
+    offset: float = 0.0
+    factor: float = 1.0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Times of a network's layers on one device.
+
+    Attributes:
+        layers: layer shape -> its times.
+        batch: samples at a time.
+        backend: what ran them.
+        device: where.
+        precision: of the weights, e.g. "float32".
+        fusion: which operators the backend joins; as for `operations.fuse`.
+        correction: from layers to the network.
+        network: fingerprint of the network it was measured for; empty if it is for any that has these layers.
+        versions: of the libraries that ran it.
+        calibration: the whole networks that the correction was measured on.
+        seconds: how long it took to measure.
+    """
+
+    layers: Mapping[str, Layer]
+    batch: int = 1
+    backend: str = "eager"
+    device: str = ""
+    precision: str = "float32"
+    fusion: str = "none"
+    correction: Correction = field(default_factory=Correction)
+    network: str = ""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    calibration: tuple[Mapping[str, Any], ...] = ()
+    seconds: float = 0.0
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as JSON."""
+        write_json(path, self.to_json(), indent=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as plain JSON."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "network": self.network,
+            "device": self.device,
+            "backend": self.backend,
+            "batch": self.batch,
+            "precision": self.precision,
+            "fusion": self.fusion,
+            "versions": dict(self.versions),
+            "correction": {
+                "offset_ms": self.correction.offset,
+                "factor": self.correction.factor,
+                "floor_ms": self.correction.floor,
+            },
+            "calibration": [dict(entry) for entry in self.calibration],
+            "seconds": round(self.seconds, 2),
+            "layers": [
+                {
+                    "shape": shape,
+                    "widths": [list(grid) for grid in layer.widths],
+                    "ms": np.round(layer.ms, 6).tolist(),
+                }
+                for shape, layer in self.layers.items()
+            ],
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Table:
+        """Read a table.
+
+        Raises:
+            LatencyError: there is none, or it is not complete; the message names what is missing.
+        """
+        try:
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise LatencyError(f"latency table {path} cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise LatencyError(f"latency table {path} is not JSON: {error}") from None
+        try:
+            return cls.from_json(stored)
+        except LatencyError as error:
+            raise LatencyError(f"latency table {path}: {error}") from None
+
+    @classmethod
+    def from_json(cls, stored: Any) -> Table:
+        """A table from plain JSON; raises `LatencyError` as `load` does."""
+        if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
+            raise LatencyError(f'"format" must be "{FORMAT}"')
+        if stored.get("version") != VERSION:
+            raise LatencyError(f'"version" is {stored.get("version")!r}, and {VERSION} is what can be read')
+        if not isinstance(stored.get("layers"), list) or not stored["layers"]:
+            raise LatencyError('"layers" is missing or empty')
+        layers = dict(_layer(position, entry) for position, entry in enumerate(stored["layers"]))
+        batch, fusion = stored.get("batch"), stored.get("fusion", "none")
+        if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+            raise LatencyError(f'"batch" is {batch!r}: a whole number from 1 on is wanted')
+        if fusion not in FUSIONS:
+            raise LatencyError(f'"fusion" is {fusion!r}: choose one of {", ".join(FUSIONS)}')
+        given = stored.get("correction") or {}
+        correction = Correction(
+            *(_number("correction", given, *item) for item in (("offset_ms", 0.0), ("factor", 1.0), ("floor_ms", 0.0)))
+        )
+        if correction.factor < 0:
+            raise LatencyError(f'"correction" has factor {correction.factor:g}: it cannot be negative')
+        texts = {name: str(stored.get(name, "")) for name in ("network", "device", "backend", "precision")}
+        return cls(
+            layers,
+            batch,
+            fusion=fusion,
+            correction=correction,
+            versions=stored.get("versions") or {},
+            calibration=tuple(stored.get("calibration") or ()),
+            seconds=_number("seconds", stored, "seconds", 0.0),
+            **texts,
+        )
+
+
+def _layer(position: int, entry: Any) -> tuple[str, Layer]:
+    name = entry.get("shape") if isinstance(entry, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise LatencyError(f'layer {position} has no "shape"')
+    widths, ms = entry.get("widths"), entry.get("ms")
+    if ms is None:
+        raise LatencyError(f'layer "{name}" has no "ms": it was not measured')
+    if not isinstance(widths, list) or not all(isinstance(grid, list) and grid for grid in widths):
+        raise LatencyError(f'layer "{name}": "widths" must be a list of grids, one per width')
+    try:
+        values = np.asarray(ms, dtype=np.float64)
+        grids = tuple(tuple(int(width) for width in grid) for grid in widths)
+    except (TypeError, ValueError):
+        raise LatencyError(f'layer "{name}": "ms" and "widths" must hold numbers alone, as many in every row') from None
+    if values.shape != tuple(len(grid) for grid in grids):
+        raise LatencyError(
+            f'layer "{name}": "ms" has the shape {values.shape}, and "widths" ask for {tuple(len(g) for g in grids)}'
+        )
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise LatencyError(f'layer "{name}": "ms" must be finite and not negative')
+    if any(list(grid) != sorted(set(grid)) or grid[0] < 1 for grid in grids):
+        raise LatencyError(f'layer "{name}": "widths" must rise, from 1 on')
+    return name, Layer(grids, values)
+
+
+def _number(where: str, given: Mapping[str, Any], name: str, default: float) -> float:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not np.isfinite(value):
+        raise LatencyError(f'"{name}" of "{where}" is {value!r}: a number is wanted')
+    return float(value)
+
+
+class Predictor:
+    """A network's latency as a function of kept counts; never falls when a count grows.
+
+    Args:
+        table: times of its layers.
+        graph: of the network.
+
+    Raises:
+        LatencyError: the table lacks a layer of the network; the message names it.
+    """
+
+    def __init__(self, table: Table, graph: ChannelGraph) -> None:
+        self.table, self.sizes = table, graph.cost.sizes
+        found = distinct(fuse(operations(graph, table.batch), table.fusion))
+        self._columns: dict[Any, int] = {}
+        lows: list[int] = []
+        matrix: list[tuple[int, int, int]] = []
+        fixed: list[int] = []
+        places, starts, strides, values = [], [], [], []
+        slots: list[FloatArray] = []
+        slot_start, total, offset = {}, 0, 0
+        constant = 0.0
+        for one in found:
+            layer = _find(table, one)
+            smooth = layer.smooth * one.count
+            if not one.axes:
+                constant += float(smooth.reshape(-1)[-1]) if smooth.size else 0.0
+                continue
+            smooth = smooth.reshape(len(layer.widths[0]), -1)
+            columns = []
+            for axis in one.axes:
+                if axis not in self._columns:
+                    self._columns[axis] = len(fixed)
+                    fixed.append(axis.fixed)
+                    matrix += [(group, self._columns[axis], times) for group, times in axis.parts]
+                columns.append(self._columns[axis])
+            where = []
+            for width, full in enumerate(one.full):
+                grid = layer.widths[width]
+                key = (grid, full)
+                if key not in slot_start:
+                    slot_start[key] = offset
+                    slots.append(np.interp(np.arange(full + 1), grid, np.arange(len(grid))))
+                    offset += full + 1
+                where.append(slot_start[key])
+            places.append((columns[0], columns[1] if len(columns) > 1 else -1))
+            starts.append((where[0], where[1] if len(where) > 1 else -1))
+            lows.append(total)
+            strides.append(smooth.shape[1])
+            values.append(smooth.reshape(-1))
+            total += smooth.size
+        self._matrix = np.zeros((len(graph.groups), len(fixed) + 1))
+        for group, column, times in matrix:
+            self._matrix[group, column] = times
+        self._fixed = np.array([*fixed, 0], dtype=np.float64)
+        self._constant = constant
+        columns_of = np.array(places, dtype=np.int64).reshape(-1, 2)
+        first = np.array(starts, dtype=np.int64).reshape(-1, 2)
+        # A layer of one width has a second one that is always 0, on a grid of one point.
+        self._position = np.concatenate([*slots, np.zeros(1)])
+        self._first = np.where(first < 0, len(self._position) - 1, first)
+        self._column = np.where(columns_of < 0, len(fixed), columns_of)
+        self._low, self._stride = np.array(lows, dtype=np.int64), np.array(strides, dtype=np.int64)
+        self._rows = np.array([len(v) // s for v, s in zip(values, strides, strict=True)], dtype=np.int64)
+        self._values = np.concatenate([*values, np.zeros(1)])
+
+    def layers(self, counts: Any) -> float:
+        """The sum over layers alone, milliseconds."""
+        lengths = np.asarray(counts, dtype=np.float64) @ self._matrix + self._fixed
+        place = self._position[self._first + lengths[self._column].astype(np.int64)]
+        low = np.minimum(place.astype(np.int64), np.stack([self._rows, self._stride], 1) - 1)
+        share = place - low
+        step_row = np.where(low[:, 0] + 1 < self._rows, self._stride, 0)
+        step_column = np.where(low[:, 1] + 1 < self._stride, 1, 0)
+        corner = self._low + low[:, 0] * self._stride + low[:, 1]
+        row, column = share[:, 0], share[:, 1]
+        upper = self._values[corner] * (1 - column) + self._values[corner + step_column] * column
+        lower = self._values[corner + step_row] * (1 - column) + self._values[corner + step_row + step_column] * column
+        return float((upper * (1 - row) + lower * row).sum()) + self._constant
+
+    def __call__(self, counts: Any) -> float:
+        """Milliseconds of the network that keeps so many units of each group."""
+        correction = self.table.correction
+        return max(correction.floor, correction.offset + correction.factor * self.layers(counts), 0.0)
+
+
+def _find(table: Table, one: Operation) -> Layer:
+    layer = table.layers.get(one.key)
+    if layer is None:
+        raise LatencyError(f'the latency table has no layer "{one.key}", which this network runs')
+    if len(layer.widths) != len(one.axes):
+        raise LatencyError(f'layer "{one.key}" has {len(one.axes)} widths, and {len(layer.widths)} in the table')
+    for grid, full in zip(layer.widths, one.full, strict=True):
+        if grid[-1] < full:
+            raise LatencyError(f'layer "{one.key}" is up to {full} wide, and the table ends at {grid[-1]}')
+    return layer
+
+
+def fingerprint(found: Sequence[Operation], graph: ChannelGraph) -> str:
+    """A short hash of what a network runs: its layers and groups, not its weights."""
+    described = [[one.key, [[axis.fixed, axis.parts] for axis in one.axes], one.count] for one in distinct(found)]
+    text = json.dumps([described, graph.cost.sizes.tolist()])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def blank(graph: ChannelGraph, batch: int = 1, fusion: str = "activation") -> dict[str, Any]:
+    """A table to be filled in elsewhere: every layer shape, with a grid of widths and no times.
+
+    Args:
+        graph: of the network.
+        batch: samples at a time.
+        fusion: which operators the other device joins, as for `operations.fuse`.
+    """
+    layers: dict[str, list[list[int]]] = {}
+    for one in distinct(fuse(operations(graph, batch), fusion)):
+        widths = [sorted({max(1, round(full * part / 8)) for part in range(1, 9)}) for full in one.full]
+        if one.key not in layers or widths > layers[one.key]:
+            layers[one.key] = widths
+    empty = Table({}, batch, fusion=fusion, backend="", network="").to_json()
+    empty["layers"] = [{"shape": key, "widths": widths, "ms": None} for key, widths in layers.items()]
+    return empty
