@@ -114,7 +114,7 @@ def calibrate(table: Table, graph: ChannelGraph, backend: Backend) -> Table:
     times = np.array([measured[name] for name in networks])
     correction = fit(sums, times, backend.launches)
     entries = [
-        {"kept": int(counts.sum()), "layers_ms": float(total), "measured_ms": float(ms)}
+        {"kept": counts.tolist(), "layers_ms": float(total), "measured_ms": float(ms)}
         for counts, total, ms in zip(plans, sums, times, strict=True)
     ]
     return replace(table, correction=correction, calibration=tuple(entries))

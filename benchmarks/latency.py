@@ -1,0 +1,335 @@
+"""How well tables predict latency, and what a latency limit is worth beside a limit on MACs.
+
+    python benchmarks/latency.py --device cpu                       # writes benchmarks/results/latency-cpu.json
+    python benchmarks/latency.py --device cuda --data cifar10:PATH  # writes benchmarks/results/latency-cuda.json
+    python benchmarks/latency.py --only loss --networks digits_resnet
+
+A piece is one network, backend and batch size, of one kind:
+
+    prediction   a table is measured, 30 randomly cut networks are predicted and then measured in turns, ten at a time
+                 with the whole network among them; beside it, a line through MACs fitted to the same calibration
+    loss         at the same measured latency, the loss before tuning of LcP whose search knows the latency, LcP whose
+                 search knows MACs alone, naive and uniform pruning; real data, searched on training images
+
+Pieces that the file has are not measured again, so a run that was stopped, or ran out of `--minutes`, goes on.
+Weights are random where only time is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+import lcprune
+from lcprune import data as datasets
+from lcprune import latency, methods, metrics, models
+from lcprune.evaluate import draw
+from lcprune.files import write_json
+from lcprune.latency.backends import device_name
+from lcprune.latency.build import calibrate, fit
+from lcprune.latency.limit import Clock, hold, tightened
+from lcprune.search import Search, Space
+from lcprune.select import Limits, Ranking
+from lcprune.select.limits import Extra
+from lcprune.task import Kept, Task
+from lcprune.tune import evaluate
+
+ROOT = Path(__file__).parents[1]
+NETWORKS = ("resnet56", "torchvision:mobilenet_v2", "torchvision:resnet50")
+BACKENDS = {"cpu": ("eager", "onnx"), "cuda": ("cudagraph", "eager")}
+WEIGHTS = {"resnet56": ROOT / "examples" / "resnet56-cifar10.safetensors"}
+# kind of device -> network -> (backend, batch size, shares of the latency, candidates, images)
+LOSSES: dict[str, dict[str, list[tuple[str, int, tuple[float, ...], int, int]]]] = {
+    "cpu": {
+        "digits_resnet": [("eager", 64, (0.8, 0.65), 120, 1000), ("onnx", 64, (0.8, 0.65), 120, 1000)],
+        "resnet56": [("eager", 1, (0.6,), 60, 500)],
+    },
+    "cuda": {"resnet56": [("cudagraph", 64, (0.9, 0.8), 400, 3000), ("cudagraph", 1024, (0.7, 0.5), 400, 3000)]},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--networks", nargs="+", help="all by default")
+    parser.add_argument("--backends", nargs="+", help="for predictions; the device's own by default")
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 64])
+    parser.add_argument("--plans", type=int, default=30)
+    parser.add_argument("--data", help="where CIFAR-10 is, e.g. cifar10:PATH; without it only digits are real data")
+    parser.add_argument("--only", choices=("prediction", "loss"))
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no piece after so many")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    out = arguments.out or ROOT / "benchmarks" / "results" / f"latency-{arguments.device}.json"
+    record = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"pieces": {}}
+    record.update(machine(arguments.device))
+    started = time.perf_counter()
+    for name, make in pieces(arguments):
+        if name in record["pieces"]:
+            continue
+        if time.perf_counter() - started > 60 * arguments.minutes:
+            print(f"out of time before {name}; run the same command again to go on", flush=True)
+            break
+        began = time.perf_counter()
+        for piece, found in make().items():
+            record["pieces"][piece] = found
+            print(f"{piece}: {summary(found)}", flush=True)
+        record["pieces"][name]["seconds"] = round(time.perf_counter() - began, 1)
+        write_json(out, record, indent=1)
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What it ran on."""
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    if device == "cpu":
+        import onnxruntime
+
+        versions["onnxruntime"] = onnxruntime.__version__
+    return {"device": device_name(torch.device(device)), "threads": torch.get_num_threads(), "versions": versions}
+
+
+def pieces(arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """Name and function of every piece; the function gives one result per name, of which the first is the piece's."""
+    device = arguments.device
+    backends = arguments.backends or BACKENDS[device]
+    if arguments.only != "loss":
+        # Cheap ones first: a run that is cut short has the most to show.
+        for batch in arguments.batches:
+            for network in arguments.networks or NETWORKS:
+                if network not in NETWORKS:
+                    continue
+                for backend in backends:
+                    name = f"prediction {network} {backend} batch {batch}"
+                    yield name, lambda n=network, b=backend, s=batch: predictions(n, b, s, device, arguments.plans)
+    if arguments.only != "prediction":
+        for network, settings in LOSSES[device].items():
+            if arguments.networks and network not in arguments.networks:
+                continue
+            if network != "digits_resnet" and not arguments.data:
+                print(f"loss {network}: skipped, it needs --data")
+                continue
+            for backend, batch, shares, candidates, images in settings:
+                name = f"loss {network} {backend} batch {batch}"
+                data = "digits" if network == "digits_resnet" else arguments.data
+                settings_of = (network, backend, batch, device, data, shares, candidates, images)
+                yield name, lambda n=name, s=settings_of: {n: losses(*s)}
+
+
+# -- prediction -------------------------------------------------------------------------------------------------
+
+
+def predictions(network: str, backend: str, batch: int, device: str, plans: int) -> dict[str, Any]:
+    """Predicted and measured latency of random plans; on CUDA all backends share the layers' times."""
+    model = models.build(network).to(device).eval()
+    graph = lcprune.trace(model, models.example_input(network).to(device))
+    runner = latency.make_backend(backend, device)
+    table = latency.measure_table(graph, batch=batch, backend=runner, cache=False, progress=False)
+    found = {f"prediction {network} {backend} batch {batch}": judge(graph, table, runner, plans)}
+    if backend == "cudagraph":
+        eager = latency.make_backend("eager", device)
+        again = calibrate(replace(table, backend="eager"), graph, eager)
+        found[f"prediction {network} eager batch {batch}"] = judge(graph, again, eager, plans)
+    return found
+
+
+def judge(graph: Any, table: latency.Table, backend: Any, plans: int) -> dict[str, Any]:
+    """The errors of one table."""
+    predict = latency.Predictor(table, graph)
+    by_macs = line_through_macs(graph, table, backend.launches)
+    chosen = random_plans(graph, plans)
+    rows = []
+    slow = table.calibration[0]["measured_ms"] > 300
+    for first in range(0, len(chosen), 10):
+        part = chosen[first : first + 10]
+        networks = {str(i): graph.plan(kept).apply(graph.model) for i, kept in enumerate(part)}
+        rounds = (2, 3) if slow else (5, 15)
+        times = latency.measure_networks(
+            backend, {"whole": graph.model, **networks}, graph.example_inputs, table.batch, rounds
+        )
+        for index, kept in enumerate(part):
+            counts = np.array([len(units) for units in kept])
+            rows.append(
+                {
+                    "macs_share": float(graph.cost.macs(counts)) / graph.macs,
+                    "predicted_ms": predict(counts),
+                    "by_macs_ms": by_macs(counts),
+                    "measured_ms": times[str(index)],
+                    "whole_ms": times["whole"],
+                }
+            )
+    started = time.perf_counter()
+    for _ in range(100):
+        predict(graph.cost.sizes)
+    return {
+        "plans": rows,
+        "error": errors(rows, "predicted_ms"),
+        "error_by_macs": errors(rows, "by_macs_ms"),
+        "correction": asdict(table.correction),
+        "layer_shapes": len(table.layers),
+        "table_seconds": round(table.seconds, 1),
+        "evaluation_us": round((time.perf_counter() - started) * 1e4, 1),
+        "whole_ms": rows[0]["whole_ms"],
+        "smallest_ms": min(row["measured_ms"] for row in rows),
+    }
+
+
+def errors(rows: Sequence[dict[str, float]], name: str) -> dict[str, float]:
+    """Median and 90th percentile of the error, as shares of what was measured."""
+    found = np.array([row[name] / row["measured_ms"] - 1 for row in rows])
+    size = np.abs(found)
+    return {
+        "median": float(np.median(size)),
+        "p90": float(np.quantile(size, 0.9)),
+        "bias": float(np.median(found)),
+    }
+
+
+def line_through_macs(graph: Any, table: latency.Table, launches: bool) -> Any:
+    """What one would predict from MACs alone: offset and factor fitted to the networks that calibrate the table."""
+    macs = np.array([float(graph.cost.macs(np.array(entry["kept"]))) for entry in table.calibration])
+    times = np.array([entry["measured_ms"] for entry in table.calibration])
+    line = fit(macs / macs[0], times, launches)
+    return lambda counts: max(line.floor, line.offset + line.factor * float(graph.cost.macs(counts)) / macs[0])
+
+
+def random_plans(graph: Any, number: int) -> list[Kept]:
+    """Half with random widths between floor and full, half selected by random betas, at all depths."""
+    rng = np.random.default_rng(1)
+    scores = metrics.score(graph, "l2", progress=False)
+    ranking, space = Ranking(scores, graph.cost), Space.of(scores)
+    plans: list[Kept] = []
+    for index in range(number):
+        if index % 2:
+            limit = rng.uniform(0.15, 0.95)
+            plans.append(ranking.select(Limits(macs=limit), beta=rng.choice((0.0, 1.0, 3.0)) * space.draw(rng)))
+        else:
+            low = rng.uniform(0.1, 0.8)
+            counts = np.round(graph.cost.sizes * rng.uniform(low, 1.0, len(graph.groups)))
+            plans.append(ranking.kept(np.maximum(ranking.floors, counts)))
+    return plans
+
+
+# -- loss -------------------------------------------------------------------------------------------------------
+
+
+def losses(
+    network: str,
+    backend: str,
+    batch: int,
+    device: str,
+    data: str,
+    shares: Sequence[float],
+    candidates: int,
+    images: int,
+) -> dict[str, Any]:
+    """Loss before tuning at equal measured latency."""
+    dataset = datasets.load(data)
+    model = trained(network, dataset, device)
+    graph = lcprune.trace(model, models.example_input(network).to(device))
+    clock = latency.make_clock(graph, batch=batch, backend=backend, progress=False)
+    pool = min(64, candidates // 4)
+    search = Search(pool=pool, iterations=candidates - pool, sample=max(2, pool // 4), images=images)
+    samples = draw(dataset.batches("train", 128, limit=images, seed=0, device=device), images, 0)
+    whole = Task(graph, Limits(macs=1.0), samples=samples, loss_fn=cross_entropy, search=search)
+    plain = evaluate(model, dataset, "test", device=device)
+    rows = [{"method": "original", "loss": plain[0], "accuracy": plain[1]}]
+    ways = ("lcp by latency", "lcp by MACs", "naive", "uniform")
+    rows += [at_latency(whole, clock, share, way, dataset, device) for share in shares for way in ways]
+    auto = clock.width("auto")
+    return {"rows": rows, "candidates": candidates, "images": images, "auto": auto, "whole_ms": clock.whole}
+
+
+def at_latency(whole: Task, clock: Clock, share: float, method: str, dataset: Any, device: str) -> dict[str, Any]:
+    """One method's network at one latency: measured, and cut further while it is above."""
+    graph = whole.graph
+    limits = Limits(extra={"latency_ms": Extra(clock.predict, share, clock.whole)})
+    task = with_limits(whole, limits)
+    row: dict[str, Any] = {"method": method, "share": share}
+    beta: NDArray[np.float64] | None = None
+    started = time.perf_counter()
+    try:
+        if method == "lcp by latency":
+            beta = methods.learn(task).beta
+        elif method == "lcp by MACs":
+            # As many MACs as naive pruning has at this latency: the search is about as deep as the other one.
+            naive = task.ranking.counts(limits)
+            beta = methods.learn(with_limits(whole, Limits(macs=float(graph.cost.macs(naive)) / graph.macs))).beta
+
+        def select(some: Limits) -> Kept:
+            return task.ranking.uniform(some) if method == "uniform" else task.ranking.select(some, beta=beta)
+
+        def cut(kept: Kept) -> tuple[Any, Any]:
+            plan = graph.plan(kept)
+            return plan, plan.apply(graph.model)
+
+        plan, smaller, outcome = hold(
+            clock, f"{100 * share:g}%", select(limits), cut, lambda ms: select(tightened(limits, clock, ms))
+        )
+    except lcprune.BudgetError as error:
+        return {**row, "cannot": str(error)}
+    loss, accuracy = evaluate(smaller, dataset, "test", device=device)[:2]
+    return {
+        **row,
+        "train_loss": whole.evaluator.loss([np.array(units) for units in plan.kept.values()]),
+        "loss": float(loss),
+        "accuracy": float(accuracy),
+        "macs_share": plan.macs / plan.original_macs,
+        "latency": outcome.to_json(),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def with_limits(task: Task, limits: Limits) -> Task:
+    """The same task under other limits, with the scores and losses that it has."""
+    other = replace(task, limits=limits)
+    other.scores, other.evaluator = task.scores, task.evaluator
+    return other
+
+
+def trained(network: str, dataset: Any, device: str) -> Any:
+    """The network with its weights; the one for digits is trained here, in seconds."""
+    if network in WEIGHTS:
+        from safetensors.torch import load_file
+
+        model = models.build(network, num_classes=dataset.num_classes)
+        model.load_state_dict(load_file(WEIGHTS[network]))
+        return model.to(device).eval()
+    from lcprune.tune import fit as train
+    from lcprune.tune import recipe
+
+    torch.manual_seed(0)
+    model = models.build(network, num_classes=dataset.num_classes)
+    train(model, dataset, recipe("digits", epochs=15), progress=False, device=device)
+    return model.to(device).eval()
+
+
+def summary(found: dict[str, Any]) -> str:
+    """A piece in one line."""
+    if "error" in found:
+        error, macs = found["error"], found["error_by_macs"]
+        return (
+            f"median {error['median']:.1%}, 90 % below {error['p90']:.1%} "
+            f"(MACs: {macs['median']:.1%}, {macs['p90']:.1%}); table {found['table_seconds']} s; {found['smallest_ms']:.3g} to {found['whole_ms']:.3g} ms"
+        )
+    parts = [
+        f"{row['method']} {row.get('share', 1):.0%}: " + (f"{row['loss']:.3f}" if "loss" in row else "cannot")
+        for row in found["rows"]
+    ]
+    return "; ".join(parts)
+
+
+if __name__ == "__main__":
+    main()
