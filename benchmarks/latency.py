@@ -312,7 +312,9 @@ def trained(network: str, dataset: Any, device: str) -> Any:
 
     torch.manual_seed(0)
     model = models.build(network, num_classes=dataset.num_classes)
-    train(model, dataset, recipe("digits", epochs=15), progress=False, device=device)
+    train(
+        model, dataset, recipe("baseline", epochs=15, batch_size=64, schedule="cosine"), progress=False, device=device
+    )
     return model.to(device).eval()
 
 
@@ -322,7 +324,8 @@ def summary(found: dict[str, Any]) -> str:
         error, macs = found["error"], found["error_by_macs"]
         return (
             f"median {error['median']:.1%}, 90 % below {error['p90']:.1%} "
-            f"(MACs: {macs['median']:.1%}, {macs['p90']:.1%}); table {found['table_seconds']} s; {found['smallest_ms']:.3g} to {found['whole_ms']:.3g} ms"
+            f"(MACs: {macs['median']:.1%}, {macs['p90']:.1%}); "
+            f"table {found['table_seconds']} s; {found['smallest_ms']:.3g} to {found['whole_ms']:.3g} ms"
         )
     parts = [
         f"{row['method']} {row.get('share', 1):.0%}: " + (f"{row['loss']:.3f}" if "loss" in row else "cannot")
