@@ -87,12 +87,15 @@ def test_where_the_time_of_searches_on_digits_went() -> None:
     assert f"{max(s['planning'] / s['total'] for s in spent):.1%}" == "4.2%"
 
 
-def test_searches_on_a_gpu() -> None:
-    rows = record("results/search-gpu.json")["rows"]
-    seconds = {(entry["precision"], entry["variant"]): f"{entry['total_s']:.1f} s" for entry in rows}
-    assert row(METHOD, "bf16, finalists") == [seconds["bf16", "zero+cl"], seconds["bf16", "zero"]]
-    assert row(METHOD, "float32") == [seconds["fp32", "zero+cl"], seconds["fp32", "zero"]]
-    assert {f"{entry['difference']:.6f}" for entry in rows} == {"0.400997"}
+def test_searches() -> None:
+    import search_tables
+
+    page = search_tables.PAGE.read_text(encoding="utf-8")
+    assert search_tables.refresh(page) == page
+    base = [row for row in search_tables.rows("cuda") if row["error"] is not None and not row["cold"]]
+    assert {f"{row['difference']:.5f}" for row in base} == {"0.40100"}
+    # What a search must not take longer than, on the device that it was measured on.
+    assert all(row["total_s"] <= {"fp32": 8, "bf16": 5}[row["precision"]] for row in base if row["variant"] == "zero")
 
 
 def test_training_speed_on_a_gpu() -> None:
