@@ -54,7 +54,6 @@ def _precision(row: Row) -> str:
 
 def base(kind: str) -> str:
     """The base search in every variant, with where the time goes and how accurate the losses are."""
-    found = [row for row in rows(kind) if row["error"] is not None and not row["cold"]]
     return table(
         (
             "candidates judged by",
@@ -75,8 +74,25 @@ def base(kind: str) -> str:
                 f"{row['error']:.0e}",
                 f"{row['difference']:.5f}",
             )
-            for row in found
+            for row in basic(kind)
         ],
+    )
+
+
+def basic(kind: str) -> list[Row]:
+    """Rows of the base search, in every variant."""
+    found = [row for row in rows(kind) if not row["cold"]]
+    same = ("network", "macs", "candidates", "images", "batch_size")
+    return [row for row in found if all(row[name] == found[0][name] for name in same)]
+
+
+def batches(kind: str = "cuda") -> str:
+    """Images per pass."""
+    found = [row for row in rows(kind) if row["network"] == "resnet56" and row["candidates"] == 100]
+    chosen = {row["batch_size"]: row for row in found if row["precision"] == "bf16" and row["images"] == 3000}
+    return table(
+        ("images per pass", "bf16, ms each"),
+        [(f"{size:,}", f"{1e3 * row['evaluating_s'] / row['evaluations']:.1f}") for size, row in chosen.items()],
     )
 
 
@@ -84,10 +100,8 @@ def growth(kind: str = "cuda") -> str:
     """One thing changed at a time."""
     body = []
     for row in rows(kind):
-        if row["variant"] != "zero" or row["cold"]:
-            continue
         partner = _partner(rows(kind), row)
-        if row["precision"] == "fp32" and partner is not None:
+        if partner is not None:
             body.append(
                 (
                     NETWORKS[row["network"]],
@@ -137,6 +151,7 @@ def ratios(kind: str = "cpu") -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "gpu": lambda: base("cuda"),
     "growth": growth,
+    "batches": batches,
     "first": first,
     "cpu": ratios,
 }
@@ -152,15 +167,12 @@ def refresh(page: str) -> str:
 
 
 def _partner(found: list[Row], row: Row) -> Row | None:
-    same = ("network", "macs", "candidates", "images", "variant")
-    return next(
-        (
-            one
-            for one in found
-            if one["precision"] == "bf16" and not one["cold"] and all(one[name] == row[name] for name in same)
-        ),
-        None,
-    )
+    """The same search in bf16, of one in float32."""
+    same = ("network", "macs", "candidates", "images", "batch_size", "variant", "cold")
+    if row["variant"] != "zero" or row["cold"] or row["precision"] != "fp32":
+        return None
+    alike = (one for one in found if all(one[name] == row[name] for name in same))
+    return next((one for one in alike if one["precision"] == "bf16"), None)
 
 
 if __name__ == "__main__":

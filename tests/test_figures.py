@@ -92,8 +92,10 @@ def test_searches() -> None:
 
     page = search_tables.PAGE.read_text(encoding="utf-8")
     assert search_tables.refresh(page) == page
-    base = [row for row in search_tables.rows("cuda") if row["error"] is not None and not row["cold"]]
+    base = search_tables.basic("cuda")
     assert {f"{row['difference']:.5f}" for row in base} == {"0.40100"}
+    assert "47 % of all layers" in page and round(100 * base[0]["shared_prefix"]) == 47
+    assert {f"{row['naive_difference']:.5f}" for row in base} == {"1.35613"} and "1.35613" in page
     # What a search must not take longer than, on the device that it was measured on.
     assert all(row["total_s"] <= {"fp32": 8, "bf16": 5}[row["precision"]] for row in base if row["variant"] == "zero")
 

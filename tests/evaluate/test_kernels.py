@@ -65,6 +65,9 @@ def test_float32_stays_float32_for_large_and_small_numbers(scale) -> None:
     assert (made.double() - plain).abs().max() <= 3e-6 * plain.abs().max()
 
 
-def test_what_halves_cannot_hold_is_not_finite() -> None:
-    x, weight, bias, _, settings, _ = problem(SHAPES[0], torch.float32, 1e6)
-    assert not kernels.convolution(x, weight, bias, **settings).isfinite().all()
+@pytest.mark.parametrize("bounds", [(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0)], ids=str)
+def test_what_halves_cannot_hold_is_not_a_number(bounds) -> None:
+    x, weight, bias, _, settings, _ = problem(SHAPES[0], torch.float32)
+    x[2, 3] = 1e6
+    made = kernels.convolution(x, weight, bias, **settings, bounds=bounds)
+    assert made[2].isnan().all() and made[[0, 1, 3, 4]].isfinite().all()

@@ -65,11 +65,10 @@ def convolution(
     in_rows, in_columns, in_depth, warps, stages = config or block_sizes(channels, outputs, x.dtype)
     grid = (triton.cdiv(rows, in_rows), triton.cdiv(outputs, in_columns))
     _kernel()[grid](
-        x, weight, bias, other, y,
-        rows, channels, outputs, height, width, *size,
-        taps_y, taps_x, *stride, *padding, *dilation,
-        bias is not None, other is not None, bounds[0] > -math.inf, bounds[1] < math.inf, *bounds,
-        channels % in_depth == 0, outputs % in_columns == 0, x.dtype == torch.float32,
+        x, weight, y if bias is None else bias, y if other is None else other, y,
+        rows, channels, outputs, height, width, *size, *stride, *padding, *dilation,
+        int(bias is not None), int(other is not None), *bounds,
+        taps_y, taps_x, channels % in_depth == 0, outputs % in_columns == 0, x.dtype == torch.float32,
         in_rows, in_columns, in_depth,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
@@ -103,23 +102,29 @@ def block_sizes(channels: int, outputs: int, dtype: torch.dtype) -> tuple[int, .
 
 @cache
 def _kernel() -> Any:
-    return triton.jit(_convolution)
+    # Compiled once per block size, taps and precision: whatever else differs between layers is read at run time.
+    return triton.jit(_convolution, do_not_specialize=_READ)
+
+
+_READ = (
+    *("rows", "height", "width", "out_height", "out_width", "stride_y", "stride_x"),
+    *("pad_y", "pad_x", "dilation_y", "dilation_x", "has_bias", "has_other", "low", "high"),
+)
 
 
 def _convolution(  # type: ignore[no-untyped-def]
     x, weight, bias, other, y,
     rows, channels, outputs, height, width, out_height, out_width,
-    TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr, STRIDE_Y: tl.constexpr, STRIDE_X: tl.constexpr,
-    PAD_Y: tl.constexpr, PAD_X: tl.constexpr, DIL_Y: tl.constexpr, DIL_X: tl.constexpr,
-    BIAS: tl.constexpr, OTHER: tl.constexpr, HAS_LOW: tl.constexpr, HAS_HIGH: tl.constexpr, low, high,
+    stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, has_bias, has_other, low, high,
+    TAPS_Y: tl.constexpr, TAPS_X: tl.constexpr,
     EVEN_DEPTH: tl.constexpr, EVEN_COLUMNS: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     out = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     image = row // (out_width * out_height)
-    top = ((row // out_width) % out_height) * STRIDE_Y - PAD_Y
-    left = (row % out_width) * STRIDE_X - PAD_X
+    top = ((row // out_width) % out_height) * stride_y - pad_y
+    left = (row % out_width) * stride_x - pad_x
     inside = row < rows
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     rest = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
@@ -127,8 +132,8 @@ def _convolution(  # type: ignore[no-untyped-def]
     for step in range(TAPS_Y * TAPS_X * blocks):
         tap = step // blocks
         channel = (step % blocks) * DEPTH + tl.arange(0, DEPTH)
-        in_y = top + (tap // TAPS_X) * DIL_Y
-        in_x = left + (tap % TAPS_X) * DIL_X
+        in_y = top + (tap // TAPS_X) * dilation_y
+        in_x = left + (tap % TAPS_X) * dilation_x
         seen = (inside & (in_y >= 0) & (in_y < height) & (in_x >= 0) & (in_x < width))[:, None]
         read = x + (((image * height + in_y) * width + in_x) * channels)[:, None] + channel[None, :]
         taken = weight + (out * (TAPS_Y * TAPS_X * channels) + tap * channels)[None, :] + channel[:, None]
@@ -146,14 +151,12 @@ def _convolution(  # type: ignore[no-untyped-def]
             total = tl.dot(a, b, total)
     if SPLIT:
         total += rest * (1.0 / 2048.0)
-    if BIAS:
+    if has_bias:
         total += tl.load(bias + out, mask=out < outputs, other=0.0).to(tl.float32)[None, :]
     place = row[:, None] * outputs + out[None, :]
     written = inside[:, None] & (out < outputs)[None, :]
-    if OTHER:
+    if has_other:
         total += tl.load(other + place, mask=written, other=0.0).to(tl.float32)
-    if HAS_LOW:
-        total = tl.maximum(total, low)
-    if HAS_HIGH:
-        total = tl.minimum(total, high)
+    # What is not a number stays so: it says that halves could not hold a number.
+    total = tl.minimum(tl.maximum(total, low, tl.PropagateNan.ALL), high, tl.PropagateNan.ALL)
     tl.store(y + place, total.to(y.dtype.element_ty), mask=written)
