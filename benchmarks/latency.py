@@ -53,10 +53,10 @@ WEIGHTS = {"resnet56": ROOT / "examples" / "resnet56-cifar10.safetensors"}
 # kind of device -> network -> (backend, batch size, shares of the latency, candidates, images)
 LOSSES: dict[str, dict[str, list[tuple[str, int, tuple[float, ...], int, int]]]] = {
     "cpu": {
-        "digits_resnet": [("eager", 64, (0.8, 0.65), 120, 1000), ("onnx", 64, (0.8, 0.65), 120, 1000)],
+        "digits_resnet": [("eager", 256, (0.95, 0.85), 200, 1000), ("onnx", 256, (0.95, 0.85), 200, 1000)],
         "resnet56": [("eager", 1, (0.6,), 60, 500)],
     },
-    "cuda": {"resnet56": [("cudagraph", 64, (0.9, 0.8), 400, 3000), ("cudagraph", 1024, (0.7, 0.5), 400, 3000)]},
+    "cuda": {"resnet56": [("cudagraph", 1024, (0.7, 0.5), 400, 3000), ("cudagraph", 64, (0.9,), 400, 3000)]},
 }
 
 
@@ -137,28 +137,29 @@ def predictions(network: str, backend: str, batch: int, device: str, plans: int)
     graph = lcprune.trace(model, models.example_input(network).to(device))
     runner = latency.make_backend(backend, device)
     table = latency.measure_table(graph, batch=batch, backend=runner, cache=False, progress=False)
-    found = {f"prediction {network} {backend} batch {batch}": judge(graph, table, runner, plans)}
+    kept = random_plans(graph, plans)
+    networks = [graph.plan(units).apply(graph.model) for units in kept]
+    found = {f"prediction {network} {backend} batch {batch}": judge(graph, table, runner, kept, networks)}
     if backend == "cudagraph":
         eager = latency.make_backend("eager", device)
         again = calibrate(replace(table, backend="eager"), graph, eager)
-        found[f"prediction {network} eager batch {batch}"] = judge(graph, again, eager, plans)
+        found[f"prediction {network} eager batch {batch}"] = judge(graph, again, eager, kept, networks)
     return found
 
 
-def judge(graph: Any, table: latency.Table, backend: Any, plans: int) -> dict[str, Any]:
+def judge(
+    graph: Any, table: latency.Table, backend: Any, chosen: Sequence[Kept], networks: Sequence[Any]
+) -> dict[str, Any]:
     """The errors of one table."""
     predict = latency.Predictor(table, graph)
     by_macs = line_through_macs(graph, table, backend.launches)
-    chosen = random_plans(graph, plans)
     rows = []
     slow = table.calibration[0]["measured_ms"] > 300
     for first in range(0, len(chosen), 10):
         part = chosen[first : first + 10]
-        networks = {str(i): graph.plan(kept).apply(graph.model) for i, kept in enumerate(part)}
-        rounds = (2, 3) if slow else (5, 15)
-        times = latency.measure_networks(
-            backend, {"whole": graph.model, **networks}, graph.example_inputs, table.batch, rounds
-        )
+        models_of = {"whole": graph.model} | {str(i): networks[first + i] for i in range(len(part))}
+        rounds = (2, 3) if slow else (5, 9)
+        times = latency.measure_networks(backend, models_of, graph.example_inputs, table.batch, rounds)
         for index, kept in enumerate(part):
             counts = np.array([len(units) for units in kept])
             rows.append(
@@ -201,7 +202,7 @@ def line_through_macs(graph: Any, table: latency.Table, launches: bool) -> Any:
     """What one would predict from MACs alone: offset and factor fitted to the networks that calibrate the table."""
     macs = np.array([float(graph.cost.macs(np.array(entry["kept"]))) for entry in table.calibration])
     times = np.array([entry["measured_ms"] for entry in table.calibration])
-    line = fit(macs / macs[0], times, launches)
+    line = fit(macs / macs[0], times, True) if launches else fit(macs[1:] / macs[0], times[1:])
     return lambda counts: max(line.floor, line.offset + line.factor * float(graph.cost.macs(counts)) / macs[0])
 
 
@@ -248,8 +249,7 @@ def losses(
     rows = [{"method": "original", "loss": plain[0], "accuracy": plain[1]}]
     ways = ("lcp by latency", "lcp by MACs", "naive", "uniform")
     rows += [at_latency(whole, clock, share, way, dataset, device) for share in shares for way in ways]
-    auto = clock.width("auto")
-    return {"rows": rows, "candidates": candidates, "images": images, "auto": auto, "whole_ms": clock.whole}
+    return {"rows": rows, "candidates": candidates, "images": images, "whole_ms": clock.whole}
 
 
 def at_latency(whole: Task, clock: Clock, share: float, method: str, dataset: Any, device: str) -> dict[str, Any]:

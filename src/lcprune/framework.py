@@ -131,9 +131,16 @@ def prune(
     clock = None
     if latency_ms is not None or multiple_of == "auto":
         keep = None if run_dir is None else Path(run_dir) / "latency.json"
-        clock = make_clock(graph, latency, batch=batch, backend=backend, keep=keep, progress=progress)
-    width = default_width(graph) if multiple_of is None else multiple_of
-    width = width if clock is None else clock.width(width)
+        clock = make_clock(
+            graph,
+            latency,
+            batch=batch,
+            backend=backend,
+            multiple_of=multiple_of,
+            keep=keep,
+            progress=progress,
+        )
+    width = clock.width if clock is not None else default_width(graph) if multiple_of is None else int(multiple_of)
     limits = limit_schedule(
         graph.cost,
         steps,
@@ -141,6 +148,7 @@ def prune(
         macs=macs,
         params=params,
         latency_ms=None if clock is None or latency_ms is None else as_limits(latency_ms, clock.whole),
+        whole_ms=None if clock is None else clock.whole,
     )
     task = Task(
         graph=graph,
@@ -149,7 +157,7 @@ def prune(
         samples=None if data is None else draw(data, search.images, seed),
         loss_fn=loss_fn,
         min_keep=min_keep,
-        multiple_of=int(width),
+        multiple_of=width,
         seed=seed,
         search=search,
         schedule=schedule,

@@ -162,9 +162,16 @@ def pareto(
     clock = None
     if latency_ms is not None or multiple_of == "auto":
         keep = None if folder is None else folder / "latency.json"
-        clock = make_clock(graph, latency, batch=batch, backend=backend, keep=keep, progress=progress)
-    width = default_width(graph) if multiple_of is None else multiple_of
-    width = int(width) if clock is None else clock.width(width)
+        clock = make_clock(
+            graph,
+            latency,
+            batch=batch,
+            backend=backend,
+            multiple_of=multiple_of,
+            keep=keep,
+            progress=progress,
+        )
+    width = clock.width if clock is not None else default_width(graph) if multiple_of is None else int(multiple_of)
     given, limits = _limits(macs, params, latency_ms, clock)
     task = Task(
         graph=graph,

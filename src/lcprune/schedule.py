@@ -24,6 +24,7 @@ def limit_schedule(
     macs: Limit = None,
     params: Limit = None,
     latency_ms: Limit = None,
+    whole_ms: float | None = None,
 ) -> list[Limits]:
     """The limits of each round; absolute if there are several, since later networks are smaller.
 
@@ -34,6 +35,7 @@ def limit_schedule(
         macs: a limit, or one per round.
         params: likewise.
         latency_ms: likewise.
+        whole_ms: latency of the network, of which shares are taken; None asks `latency`.
 
     Raises:
         ConfigError: sequences of different lengths, or a schedule that grows.
@@ -53,13 +55,14 @@ def limit_schedule(
     count = rounds.pop() if rounds else steps
     if count == 1:
         one = {name: _values(limit)[0] if limit is not None else None for name, limit in given.items()}
-        return [_limits(one, latency)]
+        return [_limits(one, latency, whole_ms)]
     fulls = {"macs": cost.macs, "params": cost.params, "latency_ms": latency}
     columns: dict[str, list[float]] = {}
     whole = None
     for name, limit in given.items():
         if limit is not None:
-            full = float(fulls[name](cost.sizes))  # type: ignore[misc]
+            known = whole_ms if name == "latency_ms" else None
+            full = float(fulls[name](cost.sizes)) if known is None else known  # type: ignore[misc]
             columns[name] = _column(name, limit, count, full)
             if name == "latency_ms":
                 # As shares of the first network: milliseconds below 1 would be taken for shares of a later one.

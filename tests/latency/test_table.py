@@ -85,9 +85,15 @@ def test_the_grid_finds_the_steps(step) -> None:
 def test_noise_never_makes_a_wider_network_faster(seed) -> None:
     rng = np.random.default_rng(seed)
     layer = Layer(((1, 4, 8), (2, 3, 9, 16)), rng.uniform(0.1, 1.0, (3, 4)))
-    smooth = layer.smooth
-    assert (np.diff(smooth, axis=0) >= 0).all() and (np.diff(smooth, axis=1) >= 0).all()
-    assert smooth.min() >= layer.ms.min() and smooth.max() <= layer.ms.max()
+    rising = layer.rising().ms
+    assert (np.diff(rising, axis=0) >= 0).all() and (np.diff(rising, axis=1) >= 0).all() and (rising >= layer.ms).all()
+
+
+def test_a_round_width_that_is_faster_counts_where_only_round_ones_occur() -> None:
+    layer = Layer(((1, 8, 9, 16, 17, 20),), np.array([3.0, 1.0, 4.0, 2.0, 6.0, 6.0]))
+    assert layer.rising().ms.tolist() == [3.0, 3.0, 4.0, 4.0, 6.0, 6.0]
+    eights = layer.rising(8)
+    assert eights.widths == ((8, 16, 20),) and eights.ms.tolist() == [1.0, 2.0, 6.0]
 
 
 def test_a_measured_table_is_monotone_and_fast(tmp_path, monkeypatch) -> None:
@@ -119,7 +125,7 @@ def test_a_measured_table_is_monotone_and_fast(tmp_path, monkeypatch) -> None:
 def test_auto_reads_the_steps(step) -> None:
     layers = [torch.nn.Conv2d(3, 64, 1), *[torch.nn.Conv2d(64, 64, 3) for _ in range(3)], torch.nn.Conv2d(64, 2, 1)]
     graph = lcprune.trace(torch.nn.Sequential(*layers), torch.zeros(1, 3, 12, 12))
-    assert read_steps(latency.Predictor(made(graph, step), graph)) == step
+    assert read_steps(made(graph, step), graph) == step
 
 
 def test_offset_and_factor() -> None:

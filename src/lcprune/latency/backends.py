@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -13,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.errors import LatencyError
+from lcprune.latency.measure import keep_memory
 from lcprune.latency.operations import Operation
 
+_CACHE = 2**23  # bytes; more than a core's own cache
+_SMALL_WEIGHTS = 2**16
 BACKENDS = ("eager", "cudagraph", "compile", "onnx")
 Name = TypeVar("Name")
 
@@ -44,13 +48,16 @@ class Backend:
         name: one of `BACKENDS`.
         fusion: which operators it joins, as for `operations.fuse`.
         launches: whether the host's time to issue operators can be what takes longest.
+        moment: seconds of one measurement of a layer, at least.
     """
 
     name = "eager"
     fusion = "none"
     launches = False
+    moment = 0.002
 
     def __init__(self, device: torch.device) -> None:
+        keep_memory()
         self.device = device
         self._shared: dict[tuple[int, torch.dtype], Tensor] = {}
 
@@ -60,10 +67,11 @@ class Backend:
         return {"device": device_name(self.device), "backend": self.name, "versions": where}
 
     def layer(self, one: Operation, widths: Sequence[int]) -> Probe:
-        """One layer at these widths, ready to be timed."""
-        call = self._call(one, widths)
-        call()
-        return Probe(call)
+        """One layer at these widths, ready to be timed: with other weights every time, as in a network."""
+        calls = [self._call(one, widths, copy) for copy in range(self._copies(one, widths))]
+        turns = itertools.cycle(calls)
+        calls[0]()
+        return Probe(calls[0] if len(calls) == 1 else lambda: next(turns)())
 
     def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
         """A network on `inputs`, ready to be timed."""
@@ -80,9 +88,16 @@ class Backend:
         """Let go of the memory that layers shared."""
         self._shared.clear()
 
-    def _call(self, one: Operation, widths: Sequence[int]) -> Callable[[], Any]:
+    def _copies(self, one: Operation, widths: Sequence[int]) -> int:
+        """How many sets of weights push one another out of the fast caches; one where these are next to nothing."""
+        if one.kind != "contraction":
+            return 1
+        size = 4 * sum(math.prod(shape) for shape in one.shapes_at(widths)[1:])
+        return 1 if size < _SMALL_WEIGHTS else min(8, 1 + _CACHE // size)
+
+    def _call(self, one: Operation, widths: Sequence[int], copy: int = 0) -> Callable[[], Any]:
         tensors = [
-            self._tensor(index, shape, dtype, order)
+            self._tensor(index if copy == 0 or index == 0 else 8 * copy + index, shape, dtype, order)
             for index, (shape, dtype, order) in enumerate(
                 zip(one.shapes_at(widths), one.dtypes, one.orders, strict=True)
             )
@@ -99,7 +114,7 @@ class Backend:
     def _tensor(self, index: int, shape: tuple[int, ...], dtype: torch.dtype, order: Sequence[int]) -> Tensor:
         """A tensor over memory that all layers share, so that a grid of large layers fits."""
         count = math.prod(shape)
-        if index > 2 or not dtype.is_floating_point:
+        if 2 < index < 8 or not dtype.is_floating_point:
             return torch.ones(shape, dtype=dtype, device=self.device)
         key = (index, dtype)
         if key not in self._shared or self._shared[key].numel() < count:
@@ -115,10 +130,12 @@ class CudaEager(Backend):
     """
 
     launches = True
+    moment = 0.0005  # the GPU's own clock is steady
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
 
     def describe(self) -> dict[str, Any]:
         found = super().describe()
@@ -140,16 +157,13 @@ class CudaEager(Backend):
             run()
         end.record()
         torch.cuda.synchronize(self.device)
-        # Short replays are timed on the GPU; where the host is the slower one, its clock says so.
+        # Replays are timed on the GPU; where the host issues the operators, its clock counts.
         passed = time.perf_counter() - began
-        return (passed if self._host_counts(run) else start.elapsed_time(end) / 1000) / repeats
+        return (start.elapsed_time(end) / 1000 if isinstance(run, _Replay) else passed) / repeats
 
     def release(self) -> None:
         super().release()
         torch.cuda.empty_cache()
-
-    def _host_counts(self, run: Callable[[], Any]) -> bool:
-        return not isinstance(getattr(run, "__self__", None), torch.cuda.CUDAGraph)
 
     def _eager_seconds(self, call: Callable[[], Any]) -> float:
         for _ in range(2):
@@ -162,17 +176,31 @@ class CudaEager(Backend):
         return max(start.elapsed_time(end) / 1000, 1e-6)
 
     def _captured(self, call: Callable[[], Any], calls: int) -> Callable[[], Any]:
-        side = torch.cuda.Stream(self.device)
-        side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
             call()
-        torch.cuda.current_stream(self.device).wait_stream(side)
+        torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
+        # By hand: `torch.cuda.graph` collects garbage first, which takes longer than the rest of a measurement.
         # Captured graphs run one at a time and nobody reads what they write, so they can share their memory.
-        with torch.cuda.graph(graph, pool=self._pool):
-            for _ in range(calls):
-                call()
-        return graph.replay
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool)
+            try:
+                for _ in range(calls):
+                    call()
+            finally:
+                graph.capture_end()
+        return _Replay(graph, call)
+
+
+class _Replay:
+    """A captured graph, and what it reads, which must stay alive as long as it does."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, call: Callable[[], Any]) -> None:
+        self._graph, self._call = graph, call
+
+    def __call__(self) -> None:
+        self._graph.replay()
 
 
 class CudaGraph(CudaEager):

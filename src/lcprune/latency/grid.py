@@ -43,7 +43,7 @@ def measure_layer(backend: Backend, one: Operation) -> Layer:
             {point: probes[point] for point in points},
             least=least,
             most=most,
-            seconds=0.001 if quick else 0.002,
+            seconds=backend.moment / 2 if quick else backend.moment,
         )
 
     slow = False

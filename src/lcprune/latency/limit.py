@@ -88,6 +88,7 @@ class Clock:
         table: behind `predict`; None for a function of the user's.
         backend: what measures networks; None where that cannot be done here.
         batch: samples at a time.
+        width: kept widths are multiples of this.
     """
 
     graph: ChannelGraph
@@ -95,10 +96,13 @@ class Clock:
     table: Table | None = None
     backend: Backend | None = None
     batch: int = 1
+    width: int = 1
 
     @cached_property
     def whole(self) -> float:
-        """Predicted milliseconds of the whole network."""
+        """Milliseconds of the whole network: measured with the table, or else predicted."""
+        if self.table is not None and self.table.calibration:
+            return float(self.table.calibration[0]["measured_ms"])
         return float(self.predict(self.graph.cost.sizes))
 
     def after(self, graph: ChannelGraph, kept: Mapping[str, Any]) -> Clock:
@@ -131,16 +135,6 @@ class Clock:
         names = ("device", "backend", "batch", "precision")
         return {name: getattr(self.table, name) for name in names}
 
-    def width(self, multiple_of: int | str | None) -> int:
-        """`multiple_of` as a number: "auto" reads the steps off the table, None is what suits the device."""
-        if multiple_of == "auto":
-            if not isinstance(self.predict, Predictor):
-                raise LatencyError(
-                    'multiple_of="auto" reads a latency table; with a function of your own, say a number'
-                )
-            return read_steps(self.predict)
-        return default_width(self.graph) if multiple_of is None else int(multiple_of)
-
     def measure(self, smaller: nn.Module) -> tuple[float, float]:
         """Milliseconds of the original and of a cut network, in turns."""
         assert self.backend is not None
@@ -155,6 +149,7 @@ def make_clock(
     *,
     batch: int = 1,
     backend: str = "eager",
+    multiple_of: int | str | None = None,
     keep: Path | None = None,
     progress: bool = True,
 ) -> Clock:
@@ -166,21 +161,26 @@ def make_clock(
             measured here then); None measures one on this machine, or takes it from the cache.
         batch: samples at a time.
         backend: one of `BACKENDS`.
+        multiple_of: of kept widths; "auto" reads the steps off the table, None is what suits the device.
         keep: where the table is saved beside a run, and read from when the run goes on.
         progress: show a bar.
     """
+    width = default_width(graph) if multiple_of is None else multiple_of
     if latency is not None and not isinstance(latency, (Table, str, os.PathLike)):
-        return Clock(graph, latency)
+        if width == "auto":
+            raise LatencyError('multiple_of="auto" reads a latency table; with a function of your own, say a number')
+        return Clock(graph, latency, width=int(width))
+    runner = None
     if latency is not None:
         table = latency if isinstance(latency, Table) else Table.load(latency)
-        clock = Clock(graph, Predictor(table, graph), table, None, table.batch)
     else:
         runner = make_backend(backend, next(graph.model.parameters()).device)
         if keep is not None and keep.is_file():
             table = Table.load(keep)  # a search that goes on keeps the limit that it began with
         else:
             table = measure_table(graph, batch=batch, backend=runner, progress=progress)
-        clock = Clock(graph, Predictor(table, graph), table, runner, batch)
+    width = read_steps(table, graph) if width == "auto" else int(width)
+    clock = Clock(graph, Predictor(table, graph, width), table, runner, table.batch, width)
     if keep is not None and not keep.is_file():
         table.save(keep)
     return clock

@@ -6,8 +6,11 @@ alike; the figures are medians over rounds, with the quartiles beside them.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -85,6 +88,7 @@ def measure(
         raise LatencyError("no networks to measure")
     if rounds < 1 or any(size < 1 for size in batch_sizes):
         raise LatencyError(f"rounds={rounds}, batch_sizes={tuple(batch_sizes)}: expected positive numbers")
+    keep_memory()
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     records: list[LatencyRecord] = []
@@ -174,6 +178,24 @@ def _timed(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def keep_memory() -> None:
+    """Ask the C library to keep freed memory, as servers' allocators do.
+
+    Otherwise glibc hands the top of its heap back and takes it again at layers that depend on every other layer's size;
+    the page faults that follow make a cut network slower than the whole one. Does nothing where there is no glibc.
+    """
+    global _KEPT
+    if not _KEPT and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            libc = ctypes.CDLL(None)
+            libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+            libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the most that it takes
+    _KEPT = True
+
+
+_KEPT = False
 
 
 def batch_of(value: Any, size: int, device: torch.device | None = None) -> Any:

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
-from lcprune.latency.table import Predictor
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.table import Predictor, Table
 
 WIDTHS = (32, 16, 8, 4, 2)
 _PRICE = 0.02  # of the latency: what rounding every width up may cost
 
 
-def read_steps(predictor: Predictor) -> int:
+def read_steps(table: Table, graph: ChannelGraph) -> int:
     """The largest step to which all widths can be rounded up for (almost) nothing: the device rounds them anyway.
 
     Where time is proportional to width there is none, and the answer is 1.
 
     Args:
-        predictor: of the network.
+        table: times of the network's layers.
+        graph: of the network.
     """
-    sizes = predictor.sizes
+    sizes = graph.cost.sizes
     rng = np.random.default_rng(0)
     plans = [np.maximum(1, np.round(sizes * rng.uniform(0.3, 1.0, len(sizes)))).astype(np.int64) for _ in range(16)]
+    plain = Predictor(table, graph)
+    now = sum(plain.layers(counts) for counts in plans)
     for width in WIDTHS:
-        rounded = [np.minimum(sizes, -(-counts // width) * width) for counts in plans]
-        now = sum(predictor.layers(counts) for counts in plans)
-        then = sum(predictor.layers(counts) for counts in rounded)
+        wide = Predictor(table, graph, width)
+        then = sum(wide.layers(np.minimum(sizes, -(-counts // width) * width)) for counts in plans)
         if then <= (1 + _PRICE) * now:
             return width
     return 1

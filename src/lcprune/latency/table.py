@@ -38,14 +38,18 @@ class Layer:
     widths: tuple[tuple[int, ...], ...]
     ms: FloatArray
 
-    @property
-    def smooth(self) -> FloatArray:
-        """The times made monotone: half way between the highest so far and the lowest still to come."""
-        rising, falling = self.ms, self.ms
-        for axis in range(self.ms.ndim):
-            rising = np.maximum.accumulate(rising, axis)
-            falling = np.flip(np.minimum.accumulate(np.flip(falling, axis), axis), axis)
-        return (rising + falling) / 2
+    def rising(self, multiple_of: int = 1) -> Layer:
+        """The layer made monotone: nothing wider is faster.
+
+        A device may run a round width faster than the one below it, and all others as slowly as that. So the grid is
+        reduced to widths that can occur first, if these are multiples of a number; the full width always can.
+        """
+        grids, ms = [], self.ms
+        for axis, grid in enumerate(self.widths):
+            usable = [i for i, width in enumerate(grid) if width % multiple_of == 0 or width == grid[-1]]
+            grids.append(tuple(grid[i] for i in usable))
+            ms = np.maximum.accumulate(np.take(ms, usable, axis), axis)
+        return Layer(tuple(grids), ms)
 
 
 @dataclass(frozen=True)
@@ -216,13 +220,14 @@ class Predictor:
     Args:
         table: times of its layers.
         graph: of the network.
+        multiple_of: widths that are not multiples of this do not occur.
 
     Raises:
         LatencyError: the table lacks a layer of the network; the message names it.
     """
 
-    def __init__(self, table: Table, graph: ChannelGraph) -> None:
-        self.table, self.sizes = table, graph.cost.sizes
+    def __init__(self, table: Table, graph: ChannelGraph, multiple_of: int = 1) -> None:
+        self.table, self.graph, self.multiple_of = table, graph, multiple_of
         found = distinct(fuse(operations(graph, table.batch), table.fusion))
         self._columns: dict[Any, int] = {}
         lows: list[int] = []
@@ -233,12 +238,12 @@ class Predictor:
         slot_start, total, offset = {}, 0, 0
         constant = 0.0
         for one in found:
-            layer = _find(table, one)
-            smooth = layer.smooth * one.count
+            layer = _find(table, one).rising(multiple_of)
+            times_of = layer.ms * one.count
             if not one.axes:
-                constant += float(smooth.reshape(-1)[-1]) if smooth.size else 0.0
+                constant += float(times_of.reshape(-1)[-1]) if times_of.size else 0.0
                 continue
-            smooth = smooth.reshape(len(layer.widths[0]), -1)
+            times_of = times_of.reshape(len(layer.widths[0]), -1)
             columns = []
             for axis in one.axes:
                 if axis not in self._columns:
@@ -258,9 +263,9 @@ class Predictor:
             places.append((columns[0], columns[1] if len(columns) > 1 else -1))
             starts.append((where[0], where[1] if len(where) > 1 else -1))
             lows.append(total)
-            strides.append(smooth.shape[1])
-            values.append(smooth.reshape(-1))
-            total += smooth.size
+            strides.append(times_of.shape[1])
+            values.append(times_of.reshape(-1))
+            total += times_of.size
         self._matrix = np.zeros((len(graph.groups), len(fixed) + 1))
         for group, column, times in matrix:
             self._matrix[group, column] = times
