@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 import lcprune
 from lcprune import Search
+from lcprune.runs import Run
 
+TIMES = {"search_seconds"}
 SHORT = Search(pool=6, iterations=14, sample=3, images=128)
 
 
@@ -28,3 +33,14 @@ def write_network(folder) -> str:
     command = ["train", "digits_resnet", "--data", "digits", "--epochs", "1", "--device", "cpu", "--quiet"]
     assert main([*command, "--no-report", "--out", str(folder / "net")]) == 0
     return str(folder / "net")
+
+
+def rows(folder) -> list[dict]:
+    """Results without times."""
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in Run.open(folder).records("results")]
+
+
+def same_weights(one, other) -> bool:
+    """Whether two folders hold the same network, to the bit."""
+    a, b = (load_file(folder / "model.safetensors") for folder in (one, other))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

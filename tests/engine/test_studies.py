@@ -6,29 +6,10 @@ import shutil
 import sys
 
 import pytest
-import torch
-from engine_helpers import write_network
+from engine_helpers import rows, same_weights, write_network
 
 from lcprune.cli import main
 from lcprune.runs import Run
-
-TIMES = {"search_seconds"}
-
-
-def rows(folder) -> list[dict]:
-    """Results without times."""
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in Run.open(folder).records("results")]
-
-
-def weights(folder) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(folder / "model.safetensors")
-
-
-def same_weights(one, other) -> bool:
-    a, b = weights(one), weights(other)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.fixture(scope="module")

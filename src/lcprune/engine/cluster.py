@@ -219,7 +219,9 @@ def _result(call: Any, label: str, retries: int) -> Any:
     try:
         return ray.get(call)
     except ray.exceptions.RayTaskError as error:
-        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        if isinstance(error.cause, Exception):
+            raise error.cause from error  # which has the story of what happened there
+        raise
     except ray.exceptions.RayError as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise EngineError(f"{label}: its process or machine died, and {retries} more did after it: {line}") from None

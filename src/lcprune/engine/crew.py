@@ -133,7 +133,9 @@ class Crew:
             result: tuple[float, float, float] = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             self._free.append(number)  # the worker is well: judging raised something
-            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+            if isinstance(error.cause, Exception):
+                raise error.cause from error  # which has the story of what happened there
+            raise
         except ray.exceptions.RayError as error:
             place = self._places.pop(number, "?")
             logger.warning("worker %d (%s) died: its candidate is judged again (%s)", number, place, _first_line(error))

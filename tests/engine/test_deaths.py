@@ -1,0 +1,184 @@
+"""A machine, or the process that leads, dies in the middle: the same result, nothing lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from engine_helpers import SHORT, pruned, rows, same_weights, told, write_network
+
+import lcprune
+from lcprune.cli import main
+from lcprune.cli.errands import Errand, run_errands
+from lcprune.cli.networks import Network
+from lcprune.cli.study import ORIGINAL, Study
+from lcprune.data import load
+from lcprune.engine import RayEngine
+from lcprune.runs import Run
+from lcprune.tune import fit, recipe
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A machine with one core, to which others can be added."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install lcprune[ray]")
+    from ray.cluster_utils import Cluster
+
+    memory = 150 * 2**20
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory})
+    ray.init(cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@contextlib.contextmanager
+def killed_when(cluster, node, condition: Callable[[], bool]) -> Iterator[threading.Event]:
+    """Kill a machine, without a word to it, as soon as a condition holds."""
+    happened, over = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            if condition():
+                cluster.remove_node(node, allow_graceful=False)
+                happened.set()
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield happened
+    finally:
+        over.set()
+        watcher.join()
+
+
+def lines(file) -> int:
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def test_a_machine_dies_in_the_middle_of_a_search(plain, digits, cluster, tmp_path, caplog) -> None:
+    def slow(output, target):
+        time.sleep(0.05)
+        return torch.nn.functional.cross_entropy(output, target)
+
+    here = pruned(plain, digits, search=replace(SHORT, together=2))
+    node = cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+    file = tmp_path / "search.jsonl"
+    with (
+        caplog.at_level(logging.INFO, "lcprune"),
+        RayEngine(workers=2) as engine,
+        killed_when(cluster, node, lambda: lines(file) > 8 and "worker 1 is ready" in caplog.text) as happened,
+    ):
+        there = pruned(plain, digits, engine, search=replace(SHORT, iterations=14), loss_fn=slow, run_dir=tmp_path)
+    assert happened.is_set() and "died: its candidate is judged again" in caplog.text
+    assert told(there.history) == told(here.history)
+    assert there.plan.kept == here.plan.kept
+    assert lines(file) == 1 + SHORT.total
+
+
+@dataclass(eq=False)
+class Watched(Study):
+    """A study whose tunings checkpoint often, and say where they are and from which epoch they go on."""
+
+    log: str = ""
+
+    def tune(self, model, folder, name, seed):
+        from safetensors import safe_open
+
+        ray = sys.modules.get("ray")
+        where = ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else "here"
+        file, epoch = folder / "checkpoint.safetensors", 0
+        if file.exists():
+            with safe_open(file, framework="pt") as stored:
+                epoch = json.loads(stored.metadata()["state"])["epoch"]
+        with open(self.log, "a") as log:
+            log.write(f"{name}|{where}|{epoch}\n")
+        options = {"run_dir": folder, "resume": True, "progress": False, "device": self.device}
+        result = fit(model, self.dataset, self.recipe, checkpoint_seconds=0.05, **options)
+        model.eval()
+        return [{"network": name, "epoch": e["epoch"], "loss": e["train_loss"], "accuracy": 0} for e in result.history]
+
+
+def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_path) -> None:
+    dataset = load("digits")
+    tuning = recipe("finetune", epochs=12, batch_size=64)
+    network = Network("plain", plain.model, digits.example)
+
+    def frontier(folder, engine) -> None:
+        with Run.create(folder, "pareto", {}) as run, engine:
+            study = Watched(run, network, dataset, tuning, SHORT, progress=False, engine=engine)
+            study.graph, study.log = plain.graph, str(tmp_path / f"{folder.name}.log")
+            points = lcprune.pareto(
+                plain.model,
+                digits.example,
+                data=digits.train,
+                macs=[0.4, 0.6],
+                compare=["naive", "lcp"],
+                search=replace(SHORT, together=2),
+                graph=plain.graph,
+                progress=False,
+                engine=engine,
+                run_dir=run.file("search"),
+            ).points
+            run_errands(study, [Errand(ORIGINAL), *(Errand(p.method, {"macs": p.limit}, 0, p.plan) for p in points)])
+
+    def tuned_there() -> bool:
+        """A tuning on the second machine is some epochs on, and its checkpoint has come over here."""
+        entries = [line.split("|") for line in log.read_text().splitlines()] if log.exists() else []
+        names = [name for name, where, _ in entries if where == node.node_id]
+        files = [tmp_path / "there" / "networks" / lcprune.cli.study.slug(n) / "tuning" for n in names]
+        return any((file / "checkpoint.safetensors").exists() for file in files)
+
+    log = tmp_path / "there.log"
+    node = cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+    frontier(tmp_path / "here", lcprune.engine.LocalEngine())
+    with killed_when(cluster, node, tuned_there) as happened:
+        frontier(tmp_path / "there", RayEngine(workers=2))
+    assert happened.is_set()
+    assert rows(tmp_path / "here") == rows(tmp_path / "there")
+    assert len(rows(tmp_path / "there")) == 5
+    for folder in sorted((tmp_path / "here" / "networks").iterdir()):
+        assert same_weights(folder, tmp_path / "there" / "networks" / folder.name)
+    begun = [line.split("|") for line in log.read_text().splitlines()]
+    again = [int(epoch) for _, _, epoch in begun if int(epoch)]
+    assert again, f"no tuning went on from a checkpoint: {begun}"
+
+
+@pytest.mark.slow
+def test_the_process_that_leads_is_killed(tmp_path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install lcprune[ray]")
+    network = write_network(tmp_path)
+    command = ["prune", network, "--data", "digits", "--macs", "50%", "--device", "cpu", "--quiet", "--no-report"]
+    small = ["--set", "search.pool=8", "--set", "search.iterations=40", "--set", "search.images=500"]
+    assert main([*command, *small, "--set", "search.together=2", "--out", str(tmp_path / "here")]) == 0
+    there = tmp_path / "there"
+    cluster = ["--engine", "ray", "--address", "local", "--workers", "2", "--out", str(there)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lcprune", *command, *small, *cluster], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    file = there / "networks" / "lcp-50-pc" / "search.jsonl"
+    try:
+        deadline = time.monotonic() + 100
+        while lines(file) < 12 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert process.poll() is None, "the run ended before it could be killed"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 12 <= lines(file) < 49 and not Run.open(there).records("results")
+    assert main([*command, *small, *cluster, "--resume"]) == 0
+    assert rows(tmp_path / "here") == rows(there)
+    assert same_weights(tmp_path / "here", there)
