@@ -30,6 +30,7 @@ from lcprune.latency.limit import (
     make_clock,
     tightened,
 )
+from lcprune.mirror import on_any_file_system
 from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
 from lcprune.schedule import Limit, limit_schedule
 from lcprune.search import Search
@@ -47,6 +48,7 @@ logger = logging.getLogger("lcprune")
 Tune = Callable[[nn.Module], "nn.Module | None"]
 
 
+@on_any_file_system
 def prune(
     model: nn.Module,
     example_inputs: Any,
@@ -108,7 +110,8 @@ def prune(
         backend: what runs the network, for the latency: one of `lcprune.latency.BACKENDS`.
         tune: trains the cut network after each step, in place (or returns another one of the same shapes).
         steps: reach the limit in this many rounds of prune, tune and tighten.
-        run_dir: folder for the search's records and, with several steps or tuning, a checkpoint of each.
+        run_dir: folder, here or on any file system of fsspec's (`s3://bucket/run`), for the search's records and, with
+            several steps or tuning, a checkpoint of each.
         resume: go on from that folder.
         graph: what `lcprune.trace` gave for this network, to save tracing it again.
         ignore: passed to `lcprune.trace`.

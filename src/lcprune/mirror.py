@@ -7,13 +7,16 @@ the other side always holds a state that the folder was in: whoever goes on from
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import os
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from lcprune.errors import ConfigError, MissingDependencyError
 
@@ -22,6 +25,10 @@ logger = logging.getLogger("lcprune")
 _SECONDS = 3.0
 # File systems stamp files with a clock that ticks this coarsely, at worst.
 _TICK_NS = 20_000_000
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 class Store(Protocol):
@@ -38,7 +45,7 @@ class Mirror:
     """Keeps a store equal to a local folder while it is entered.
 
     Args:
-        folder: on this machine; made, and filled from the store.
+        folder: on this machine; made if it does not exist.
         store: the other side.
         seconds: between looks for changes.
     """
@@ -48,12 +55,12 @@ class Mirror:
         self._sent: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Mirror:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.store.fetch(self.folder)
-        self._sent = {name: stamp for name, stamp, _ in self._files()}
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         return self
 
@@ -61,9 +68,16 @@ class Mirror:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         time.sleep(_TICK_NS / 1e9)
         self.send()
+
+    def fetch(self) -> None:
+        """Fill the folder from the store."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.store.fetch(self.folder)
+        self._sent = {name: stamp for name, stamp, _ in self._files()}
 
     def send(self) -> None:
         """Send what changed since the last time."""
@@ -127,12 +141,14 @@ class UrlStore:
         return [path[start:] for path in self.files.find(self.root)]
 
     def fetch(self, folder: Path) -> None:
+        """Write all files into a local folder."""
         for name in self.names():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             self.files.get_file(f"{self.root}/{name}", str(target))
 
     def send(self, name: str, file: Path) -> None:
+        """Write one file."""
         target = f"{self.root}/{name}"
         self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
         # Object stores replace a file in one step; a file system that does not gets it under another name first.
@@ -147,6 +163,30 @@ class UrlStore:
         """Remove everything."""
         if self.exists():
             self.files.rm(self.root, recursive=True)
+
+
+@contextlib.contextmanager
+def local_folder(path: str | os.PathLike[str] | None) -> Iterator[Path | None]:
+    """The folder itself, if it is on this machine; otherwise one that is, kept equal to it."""
+    if path is None or not is_url(path):
+        yield None if path is None else Path(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="lcprune-") as temporary:
+        mirror = Mirror(Path(temporary), UrlStore(str(path)))
+        mirror.fetch()
+        with mirror:
+            yield mirror.folder
+
+
+def on_any_file_system(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Decorator: the function's keyword `run_dir` may be a folder on any file system of fsspec's."""
+
+    @functools.wraps(function)
+    def with_local_folder(*args: Given.args, **named: Given.kwargs) -> Result:
+        with local_folder(named.get("run_dir")) as folder:  # type: ignore[arg-type]
+            return function(*args, **{**named, "run_dir": folder})  # type: ignore[arg-type]
+
+    return with_local_folder
 
 
 def is_url(path: Any) -> bool:

@@ -31,6 +31,7 @@ from lcprune.latency.limit import (
     parse_latency,
     tightened,
 )
+from lcprune.mirror import on_any_file_system
 from lcprune.outcome import check
 from lcprune.search import Record, Search, objective
 from lcprune.select import Limits
@@ -103,6 +104,7 @@ class Frontier:
         return tuple(point for point in self.points if point.method == method)
 
 
+@on_any_file_system
 def pareto(
     model: nn.Module,
     example_inputs: Any,

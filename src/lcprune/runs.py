@@ -16,6 +16,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -25,6 +26,7 @@ from typing import Any
 
 from lcprune.errors import ConfigError
 from lcprune.files import atomic_write, write_json
+from lcprune.mirror import Mirror, UrlStore, is_url
 from lcprune.toml import dump_toml, read_toml
 
 logger = logging.getLogger("lcprune")
@@ -35,22 +37,31 @@ CONFIG, ENVIRONMENT, LOG, RECORDS = "config.toml", "environment.json", "log.txt"
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C inside a run; carries the folder from which to go on."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(str(path))
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
         self.path = path
 
 
 class Run:
     """The folder of one job. Make one with `Run.create`, `Run.resume` or `Run.open`.
 
+    A folder on another file system, `s3://bucket/run` or whatever fsspec knows, is worked on in a copy on this
+    machine that is kept equal to it.
+
     Attributes:
-        path: the folder.
+        path: the folder, or its copy on this machine.
+        place: the folder, as the user names it.
         command: what made it, e.g. "prune".
         settings: the resolved configuration, as in `config.toml`.
     """
 
     def __init__(self, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> None:
-        self.path, self.command, self.settings = Path(path), command, dict(settings)
+        self.place, self.command, self.settings = str(path), command, dict(settings)
+        self._mirror: Mirror | None = None
+        if is_url(path):
+            self._copy = tempfile.TemporaryDirectory(prefix="lcprune-")  # goes with this object
+            self._mirror = Mirror(Path(self._copy.name), UrlStore(str(path)))
+        self.path = Path(path) if self._mirror is None else self._mirror.folder
         self._handler: logging.Handler | None = None
 
     @property
@@ -65,14 +76,17 @@ class Run:
         """Start a new folder.
 
         Args:
-            path: the folder; must not exist or be empty.
+            path: the folder, here or on any file system of fsspec's; must not exist or be empty.
             command: what the job is.
             settings: its resolved configuration (plain values; nested mappings become sections).
             force: replace an existing run folder. Anything else that is in the way is never removed.
         """
-        folder = Path(path)
-        if not cls(folder, command, settings).writes:
-            return cls(folder, command, settings)
+        run = cls(path, command, settings)
+        if not run.writes:
+            return run
+        if run._mirror is not None:
+            _make_room(UrlStore(run.place), force)
+        folder = run.path
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"{folder} is a file; choose another folder with --out")
         if folder.exists() and any(folder.iterdir()):
@@ -84,7 +98,6 @@ class Run:
             if not (folder / CONFIG).is_file():
                 raise ConfigError(f"{folder} is not a run folder (no {CONFIG}), so --force does not replace it")
             shutil.rmtree(folder)
-        run = cls(folder, command, settings)
         with atomic_write(folder / CONFIG) as temporary:
             temporary.write_text(dump_toml({"command": command, **run.settings}), encoding="utf-8")
         write_json(folder / ENVIRONMENT, environment())
@@ -97,13 +110,16 @@ class Run:
         Raises:
             ConfigError: there is no such folder, or it was not written by lcprune.
         """
-        folder = Path(path)
-        if not folder.is_dir():
-            raise ConfigError(f"there is no run folder {folder}")
-        if not (folder / CONFIG).is_file():
-            raise ConfigError(f"{folder} is not a run folder: it has no {CONFIG}")
-        settings = read_toml(folder / CONFIG)
-        return cls(folder, str(settings.pop("command", "?")), settings)
+        run = cls(path, "?", {})
+        if run._mirror is not None:
+            run._mirror.fetch()
+        if not run.path.is_dir() or (run._mirror is not None and not any(run.path.iterdir())):
+            raise ConfigError(f"there is no run folder {run.place}")
+        if not run.file(CONFIG).is_file():
+            raise ConfigError(f"{run.place} is not a run folder: it has no {CONFIG}")
+        run.settings = read_toml(run.file(CONFIG))
+        run.command = str(run.settings.pop("command", "?"))
+        return run
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> Run:
@@ -114,13 +130,13 @@ class Run:
         """
         run = cls.open(path)
         if run.command != command:
-            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
+            raise ConfigError(f"{run.place} was made by `lcprune {run.command}`, not by `lcprune {command}`")
         wanted = json.loads(json.dumps({k: v for k, v in settings.items() if v is not None}))
         for name in sorted({*wanted, *run.settings}):
             there, now = run.settings.get(name), wanted.get(name)
             if there != now and name not in ("device", "engine", "address", "workers"):
                 raise ConfigError(
-                    f"{run.path} was started with {name}={there!r}, now it is {now!r}: "
+                    f"{run.place} was started with {name}={there!r}, now it is {now!r}: "
                     "leave that option out to go on, or start another folder with --out"
                 )
         return run
@@ -150,6 +166,8 @@ class Run:
 
     def __enter__(self) -> Run:
         self._started = time.monotonic()
+        if self._mirror is not None and self.writes:
+            self._mirror.__enter__()
         if self.writes:
             self._handler = logging.FileHandler(self.file(LOG), encoding="utf-8")
             self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -168,8 +186,23 @@ class Run:
             # Only the file: the terminal hears of it from the command itself.
             self._handler.handle(logging.LogRecord("lcprune", logging.INFO, "", 0, message, None, None))
             self._handler.close()
+        if self._mirror is not None and self.writes:
+            self._mirror.__exit__(kind, value, trace)
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            raise Interrupted(self.path) from None
+            raise Interrupted(self.place) from None
+
+
+def _make_room(store: UrlStore, force: bool) -> None:
+    if not store.names():
+        return
+    if not force:
+        raise ConfigError(
+            f"{store.url} exists already: go on from it with --resume, replace it with --force, "
+            "or choose another folder with --out"
+        )
+    if not store.exists(CONFIG):
+        raise ConfigError(f"{store.url} is not a run folder (no {CONFIG}), so --force does not replace it")
+    store.remove()
 
 
 def default_folder(command: str, subject: str) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ def demo(
     ctx: typer.Context,
     seed: o.Seed = 0,
     device: o.Device = "cpu",
-    out: o.Out = Path("runs/demo"),
+    out: o.Out = "runs/demo",
     resume: o.Resume = False,
     force: o.Force = False,
     config: o.Config = None,

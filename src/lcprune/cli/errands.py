@@ -158,7 +158,9 @@ def _work(item: tuple[Any, Any, Errand]) -> dict[str, Any]:
     study = _moved(study, study.graph, own_device())
     with tempfile.TemporaryDirectory(prefix="lcprune-") as temporary:
         study.run = Run(Path(temporary), "task", {})
-        with Mirror(study.run.file(errand.folder), store):
+        mirror = Mirror(study.run.file(errand.folder), store)
+        mirror.fetch()
+        with mirror:
             outcome = _outcome(study.run, errand)
             if outcome is None:
                 errand.run(study)

@@ -27,9 +27,11 @@ def tell(run: Run, json_: bool, title: str = "", **more: Any) -> None:
     """Print the results: a table, or JSON with `results` and the folder."""
     rows = run.records("results")
     if json_:
-        print_json({"run": str(run.path), "results": rows, **more})
+        print_json({"run": run.place, "results": rows, **more})
         return
     if rows:
         print_table(title, *result_table(rows))
-    report = run.file("report.html")
-    print(f"\n{'report' if report.is_file() else 'run folder'}: {report if report.is_file() else run.path}")
+    if run.file("report.html").is_file():
+        print(f"\nreport: {run.place.rstrip('/')}/report.html")
+    else:
+        print(f"\nrun folder: {run.place}")

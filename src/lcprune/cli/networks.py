@@ -17,6 +17,7 @@ from lcprune import models
 from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.errors import LcpruneError
 from lcprune.files import write_json
+from lcprune.mirror import is_url
 from lcprune.runs import Run
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class Network:
             pruned: whether the folder's plan is one of this network, rather than the plan it came with.
         """
         again = pruned and self.plan is not None and self.run is not None
-        built = {"model": str(self.run.path.resolve())} if again and self.run else dict(self.built)
+        place = self.run.place if self.run is not None else ""
+        built = {"model": place if is_url(place) else str(Path(place).resolve())} if again else dict(self.built)
         if run.writes:
             write_json(run.file(NETWORK), built)
 
@@ -101,7 +103,7 @@ def open_network(
         UsageError: there is no such network, or it cannot take such inputs.
     """
     with wrong_usage():
-        if Path(name).is_dir():
+        if is_url(name) or Path(name).is_dir():
             return _from_folder(Run.open(name), shape, device)
         if num_classes is None and dataset is not None:
             num_classes = dataset.num_classes
@@ -133,7 +135,7 @@ def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | Non
 
 def folder_setting(name: str, setting: str) -> Any:
     """A setting of the run folder called `name`; None if that is no folder."""
-    if not Path(name).is_dir():
+    if not is_url(name) and not Path(name).is_dir():
         return None
     with wrong_usage():
         return Run.open(name).settings.get(setting)
@@ -163,12 +165,12 @@ def _looks_like_folder(name: str) -> bool:
 def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | str) -> Network:
     """A trained or pruned network from its folder: the network behind it is built first."""
     if not run.file(WEIGHTS).is_file():
-        raise UsageError(f"{run.path} holds no network ({WEIGHTS}); did the run finish?")
+        raise UsageError(f"{run.place} holds no network ({WEIGHTS}); did the run finish?")
     try:
         built = json.loads(run.file(NETWORK).read_text(encoding="utf-8"))
         spec = str(built["model"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{run.path} does not say which network it holds ({NETWORK} is missing or damaged)") from None
+        raise UsageError(f"{run.place} does not say which network it holds ({NETWORK} is missing or damaged)") from None
     base = open_network(spec, num_classes=built.get("num_classes"), shape=shape or built.get("input_shape"))
     if run.file(PLAN).is_file():
         model = lcprune.load(run.path, base.model)
@@ -176,7 +178,7 @@ def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | s
     else:
         model, plan = base.model, None
         models.load_weights(model, run.file(WEIGHTS))
-    return Network(str(run.path), model.to(device).eval(), base.example.to(device), plan, run, built)
+    return Network(run.place, model.to(device).eval(), base.example.to(device), plan, run, built)
 
 
 def _try(model: nn.Module, example: Tensor, name: str) -> None:

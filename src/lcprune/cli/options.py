@@ -256,8 +256,12 @@ Asynchronous = Annotated[
 ]
 
 Out = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="The run folder; a new one in runs/ by default.", rich_help_panel=RUN),
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="The run folder, or s3://... and the like; a new one in runs/ by default.",
+        rich_help_panel=RUN,
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the folder of --out.", rich_help_panel=RUN)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the folder of --out.", rich_help_panel=RUN)]
