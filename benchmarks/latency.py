@@ -40,6 +40,7 @@ from lcprune.files import write_json
 from lcprune.latency.backends import device_name
 from lcprune.latency.build import calibrate, fit
 from lcprune.latency.limit import Clock, hold, tightened
+from lcprune.latency.steps import read_steps
 from lcprune.search import Search, Space
 from lcprune.select import Limits, Ranking
 from lcprune.select.limits import Extra
@@ -48,7 +49,10 @@ from lcprune.tune import evaluate
 
 ROOT = Path(__file__).parents[1]
 NETWORKS = ("resnet56", "torchvision:mobilenet_v2", "torchvision:resnet50")
+SLOW_MS = 300.0  # networks that take longer are measured fewer times, and at widths of any kind only
 BACKENDS = {"cpu": ("eager", "onnx"), "cuda": ("cudagraph", "eager")}
+WAYS = ("lcp by latency", "lcp by MACs", "naive", "uniform")
+PAGE = ROOT / "docs" / "how-to" / "latency.md"
 WEIGHTS = {"resnet56": ROOT / "examples" / "resnet56-cifar10.safetensors"}
 # kind of device -> network -> (backend, batch size, shares of the latency, candidates, images)
 LOSSES: dict[str, dict[str, list[tuple[str, int, tuple[float, ...], int, int]]]] = {
@@ -71,7 +75,11 @@ def main() -> None:
     parser.add_argument("--only", choices=("prediction", "loss"))
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no piece after so many")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--write-docs", action="store_true", help="only put what was recorded into the documentation")
     arguments = parser.parse_args()
+    if arguments.write_docs:
+        PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     out = arguments.out or ROOT / "benchmarks" / "results" / f"latency-{arguments.device}.json"
     record = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"pieces": {}}
@@ -137,28 +145,35 @@ def predictions(network: str, backend: str, batch: int, device: str, plans: int)
     graph = lcprune.trace(model, models.example_input(network).to(device))
     runner = latency.make_backend(backend, device)
     table = latency.measure_table(graph, batch=batch, backend=runner, cache=False, progress=False)
-    kept = random_plans(graph, plans)
-    networks = [graph.plan(units).apply(graph.model) for units in kept]
-    found = {f"prediction {network} {backend} batch {batch}": judge(graph, table, runner, kept, networks)}
-    if backend == "cudagraph":
-        eager = latency.make_backend("eager", device)
-        again = calibrate(replace(table, backend="eager"), graph, eager)
-        found[f"prediction {network} eager batch {batch}"] = judge(graph, again, eager, kept, networks)
+    found = {}
+    slow = table.calibration[0]["measured_ms"] > SLOW_MS
+    for width in [1] if slow else sorted({1, read_steps(table, graph)}):
+        kept = random_plans(graph, plans, width)
+        networks = [graph.plan(units).apply(graph.model) for units in kept]
+        suffix = "" if width == 1 else f" multiple of {width}"
+        table = table if width == 1 else calibrate(table, graph, runner, width)
+        found[f"prediction {network} {backend} batch {batch}{suffix}"] = judge(
+            graph, table, runner, kept, networks, width
+        )
+        if backend == "cudagraph" and width == 1:
+            eager = latency.make_backend("eager", device)
+            again = calibrate(replace(table, backend="eager"), graph, eager)
+            found[f"prediction {network} eager batch {batch}"] = judge(graph, again, eager, kept, networks, width)
     return found
 
 
 def judge(
-    graph: Any, table: latency.Table, backend: Any, chosen: Sequence[Kept], networks: Sequence[Any]
+    graph: Any, table: latency.Table, backend: Any, chosen: Sequence[Kept], networks: Sequence[Any], width: int
 ) -> dict[str, Any]:
     """The errors of one table."""
-    predict = latency.Predictor(table, graph)
-    by_macs = line_through_macs(graph, table, backend.launches)
+    predict = latency.Predictor(table, graph, width)
+    by_macs = line_through_macs(graph, table, backend.launches, width)
     rows = []
-    slow = table.calibration[0]["measured_ms"] > 300
+    slow = table.calibration[0]["measured_ms"] > SLOW_MS
     for first in range(0, len(chosen), 10):
         part = chosen[first : first + 10]
         models_of = {"whole": graph.model} | {str(i): networks[first + i] for i in range(len(part))}
-        rounds = (2, 3) if slow else (5, 9)
+        rounds = (1, 2) if slow else (5, 9)
         times = latency.measure_networks(backend, models_of, graph.example_inputs, table.batch, rounds)
         for index, kept in enumerate(part):
             counts = np.array([len(units) for units in kept])
@@ -178,7 +193,8 @@ def judge(
         "plans": rows,
         "error": errors(rows, "predicted_ms"),
         "error_by_macs": errors(rows, "by_macs_ms"),
-        "correction": asdict(table.correction),
+        "multiple_of": width,
+        "correction": asdict(table.rounded.get(width, table.correction)),
         "layer_shapes": len(table.layers),
         "table_seconds": round(table.seconds, 1),
         "evaluation_us": round((time.perf_counter() - started) * 1e4, 1),
@@ -198,28 +214,29 @@ def errors(rows: Sequence[dict[str, float]], name: str) -> dict[str, float]:
     }
 
 
-def line_through_macs(graph: Any, table: latency.Table, launches: bool) -> Any:
+def line_through_macs(graph: Any, table: latency.Table, launches: bool, width: int) -> Any:
     """What one would predict from MACs alone: offset and factor fitted to the networks that calibrate the table."""
-    macs = np.array([float(graph.cost.macs(np.array(entry["kept"]))) for entry in table.calibration])
-    times = np.array([entry["measured_ms"] for entry in table.calibration])
+    entries = [entry for entry in table.calibration if entry["multiple_of"] == width]
+    macs = np.array([float(graph.cost.macs(np.array(entry["kept"]))) for entry in entries])
+    times = np.array([entry["measured_ms"] for entry in entries])
     line = fit(macs / macs[0], times, True) if launches else fit(macs[1:] / macs[0], times[1:])
     return lambda counts: max(line.floor, line.offset + line.factor * float(graph.cost.macs(counts)) / macs[0])
 
 
-def random_plans(graph: Any, number: int) -> list[Kept]:
+def random_plans(graph: Any, number: int, width: int) -> list[Kept]:
     """Half with random widths between floor and full, half selected by random betas, at all depths."""
     rng = np.random.default_rng(1)
     scores = metrics.score(graph, "l2", progress=False)
-    ranking, space = Ranking(scores, graph.cost), Space.of(scores)
+    ranking, space = Ranking(scores, graph.cost, multiple_of=width), Space.of(scores)
     plans: list[Kept] = []
     for index in range(number):
         if index % 2:
-            limit = rng.uniform(0.15, 0.95)
+            limit = rng.uniform(0.3, 0.95)
             plans.append(ranking.select(Limits(macs=limit), beta=rng.choice((0.0, 1.0, 3.0)) * space.draw(rng)))
         else:
             low = rng.uniform(0.1, 0.8)
-            counts = np.round(graph.cost.sizes * rng.uniform(low, 1.0, len(graph.groups)))
-            plans.append(ranking.kept(np.maximum(ranking.floors, counts)))
+            counts = np.ceil(graph.cost.sizes * rng.uniform(low, 1.0, len(graph.groups)) / width) * width
+            plans.append(ranking.kept(np.minimum(graph.cost.sizes, np.maximum(ranking.floors, counts))))
     return plans
 
 
@@ -240,16 +257,23 @@ def losses(
     dataset = datasets.load(data)
     model = trained(network, dataset, device)
     graph = lcprune.trace(model, models.example_input(network).to(device))
-    clock = latency.make_clock(graph, batch=batch, backend=backend, progress=False)
+    clock = latency.make_clock(graph, batch=batch, backend=backend, multiple_of="auto", progress=False)
     pool = min(64, candidates // 4)
     search = Search(pool=pool, iterations=candidates - pool, sample=max(2, pool // 4), images=images)
     samples = draw(dataset.batches("train", 128, limit=images, seed=0, device=device), images, 0)
-    whole = Task(graph, Limits(macs=1.0), samples=samples, loss_fn=cross_entropy, search=search)
+    whole = Task(
+        graph, Limits(macs=1.0), samples=samples, loss_fn=cross_entropy, search=search, multiple_of=clock.width
+    )
     plain = evaluate(model, dataset, "test", device=device)
     rows = [{"method": "original", "loss": plain[0], "accuracy": plain[1]}]
-    ways = ("lcp by latency", "lcp by MACs", "naive", "uniform")
-    rows += [at_latency(whole, clock, share, way, dataset, device) for share in shares for way in ways]
-    return {"rows": rows, "candidates": candidates, "images": images, "whole_ms": clock.whole}
+    rows += [at_latency(whole, clock, share, way, dataset, device) for share in shares for way in WAYS]
+    return {
+        "rows": rows,
+        "candidates": candidates,
+        "images": images,
+        "multiple_of": clock.width,
+        "whole_ms": clock.whole,
+    }
 
 
 def at_latency(whole: Task, clock: Clock, share: float, method: str, dataset: Any, device: str) -> dict[str, Any]:
@@ -316,6 +340,54 @@ def trained(network: str, dataset: Any, device: str) -> Any:
         model, dataset, recipe("baseline", epochs=15, batch_size=64, schedule="cosine"), progress=False, device=device
     )
     return model.to(device).eval()
+
+
+# -- documentation ----------------------------------------------------------------------------------------------
+
+
+def with_tables(page: str) -> str:
+    """The page with the tables of what was recorded between its markers; nothing there where nothing was."""
+    for device in ("cpu", "cuda"):
+        file = ROOT / "benchmarks" / "results" / f"latency-{device}.json"
+        text = tables(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else ""
+        start, end = f"<!-- {device} -->\n", f"<!-- end of {device} -->"
+        before, _, rest = page.partition(start)
+        page = before + start + text + end + rest.partition(end)[2]
+    return page
+
+
+def tables(record: dict[str, Any]) -> str:
+    """What was recorded on one device, as Markdown."""
+    lines = [
+        f"On {record['device']}:",
+        "",
+        "| network, backend, batch | table: median | 90 % below | MACs: median | 90 % below | whole network (ms) |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, piece in record["pieces"].items():
+        if name.startswith("prediction"):
+            errors_of = [piece[kind][part] for kind in ("error", "error_by_macs") for part in ("median", "p90")]
+            cells = [f"{100 * error:.1f} %" for error in errors_of]
+            lines.append(f"| {name.removeprefix('prediction ')} | {' | '.join(cells)} | {piece['whole_ms']:.3g} |")
+    lines += [
+        "",
+        "| network, backend, batch | latency | LcP by latency | LcP by MACs | naive | uniform |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, piece in record["pieces"].items():
+        if name.startswith("loss"):
+            for share in sorted({row["share"] for row in piece["rows"] if "share" in row}, reverse=True):
+                ways = {row["method"]: row for row in piece["rows"] if row.get("share") == share}
+                cells = [cell(ways[way]) for way in WAYS]
+                lines.append(f"| {name.removeprefix('loss ')} | {share:.0%} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", ""])
+
+
+def cell(row: dict[str, Any]) -> str:
+    """Loss on test images, and what share of the original's latency was measured."""
+    if "cannot" in row:
+        return "cannot be met"
+    return f"{row['loss']:.2f} ({row['latency']['measured_ms'] / row['latency']['original_ms']:.0%})"
 
 
 def summary(found: dict[str, Any]) -> str:

@@ -139,3 +139,17 @@ def test_the_example_network_loads_and_is_what_its_record_says() -> None:
     assert f"{graph.macs / 1e6:.3f}" == "125.486"
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
     assert float(model.bn1.running_var.std()) > 0, "a network that was never trained"
+
+
+def test_latency_tables() -> None:
+    import latency as benchmark  # of benchmarks/, which conftest.py puts on the path
+
+    page = (ROOT / "docs" / "how-to" / "latency.md").read_text(encoding="utf-8")
+    assert benchmark.with_tables(page) == page, "run: python benchmarks/latency.py --write-docs"
+    for device in ("cpu", "cuda"):
+        if not (ROOT / "benchmarks" / "results" / f"latency-{device}.json").exists():
+            continue
+        for name, piece in record(f"results/latency-{device}.json")["pieces"].items():
+            if name.startswith("prediction"):
+                size = sorted(abs(plan["predicted_ms"] / plan["measured_ms"] - 1) for plan in piece["plans"])
+                assert len(size) >= 30 and statistics.median(size) == pytest.approx(piece["error"]["median"])

@@ -89,7 +89,7 @@ def prune(
         params: most parameters, likewise. Several limits mean that all hold.
         latency_ms: most milliseconds on this device, likewise: a number up to 1 is a share of the network's own
             latency, one above 1 milliseconds; `"0.8ms"` and `"60%"` say which. The cut network is measured in turns
-            with the original one, and cut further, a few times at most, while it misses the limit.
+            with the original one and, while it misses the limit or leaves much of it unused, cut anew (a few times).
         method: one of `lcprune.methods()`.
         metric: one of `lcprune.metrics()`, or a function `graph -> scores`.
         data: iterable of (input, target) batches, for methods and metrics that need it; `search.images`

@@ -140,7 +140,7 @@ def pareto(
         data: iterable of (input, target) batches.
         macs: limits, each as in `prune`.
         params: limits, instead of `macs` or beside it (as many).
-        latency_ms: limits, likewise; each network is measured and, while it misses its limit, cut further.
+        latency_ms: limits, likewise; each network is measured, and cut anew while it misses its limit.
         learn: "tightest" learns one compensation at the tightest limit and reuses it for all others: a
             frontier for the price of one search. "each" learns one per limit.
         compare: methods whose frontiers are wanted.

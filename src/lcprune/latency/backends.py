@@ -277,11 +277,12 @@ def medians(
     """
     runs = {(name, 0): probe.run for name, probe in probes.items()}
     runs |= {(name, 1): probe.minus for name, probe in probes.items() if probe.minus is not None}
-    repeats = {}
+    repeats, times = {}, {}
     for name, run in runs.items():
         once = max(backend.seconds(run, 1), 1e-7)
         repeats[name] = max(1, min(1000, round(seconds / once)))
-    times: dict[Any, list[float]] = {name: [] for name in runs}
+        # A run that is long enough is a measurement already.
+        times[name] = [once] if repeats[name] == 1 else []
     for number in range(1, most + 1):
         for name, run in runs.items():
             times[name].append(backend.seconds(run, repeats[name]))

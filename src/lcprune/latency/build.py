@@ -23,6 +23,7 @@ from lcprune.latency.backends import Backend, Probe, make_backend, medians
 from lcprune.latency.grid import measure_layer
 from lcprune.latency.measure import batch_of
 from lcprune.latency.operations import Operation, fuse, operations
+from lcprune.latency.steps import read_steps
 from lcprune.latency.table import Correction, Predictor, Table, fingerprint
 from lcprune.progress import Progress
 
@@ -40,6 +41,7 @@ def measure_table(
     batch: int = 1,
     backend: str | Backend = "eager",
     device: str | torch.device | None = None,
+    multiple_of: int | str = 1,
     cache: bool = True,
     progress: bool = True,
 ) -> Table:
@@ -50,6 +52,7 @@ def measure_table(
         batch: samples at a time.
         backend: one of `BACKENDS`.
         device: None for where the network is.
+        multiple_of: also correct it for networks whose widths are multiples of this; "auto" reads the steps off it.
         cache: look for it in the cache, and leave it there.
         progress: show a bar.
 
@@ -68,47 +71,67 @@ def measure_table(
     every = operations(graph, batch)
     about = {**runner.describe(), "batch": batch, "precision": precision, "network": fingerprint(every, graph)}
     place = cache_folder() / f"{_digest(about)}.json"
-    if cache and place.is_file():
-        try:
-            table = Table.load(place)
-        except LatencyError as error:
-            logger.warning("%s; it is measured again", error)
-        else:
-            logger.info("latency table from %s", place)
-            return table
+    table = _cached(place) if cache else None
+    if table is None:
+        table = _measured(graph, runner, every, about, progress)
+        if cache:
+            table.save(place)
+    width = read_steps(table, graph) if multiple_of == "auto" else int(multiple_of)
+    if width > 1 and width not in table.rounded:
+        table = calibrate(table, graph, runner, width)
+        if cache:
+            table.save(place)
+    return table
+
+
+def _cached(place: Path) -> Table | None:
+    if not place.is_file():
+        return None
+    try:
+        table = Table.load(place)
+    except LatencyError as error:
+        logger.warning("%s; it is measured again", error)
+        return None
+    logger.info("latency table from %s", place)
+    return table
+
+
+def _measured(
+    graph: ChannelGraph, runner: Backend, every: Sequence[Operation], about: dict[str, Any], progress: bool
+) -> Table:
     started = time.perf_counter()
     found = fuse(every, runner.fusion)
     table = Table(
         _measure_layers(runner, found, progress),
-        batch,
+        about["batch"],
         runner.name,
         about["device"],
-        precision,
+        about["precision"],
         runner.fusion,
         network=about["network"],
         versions=about["versions"],
     )
     table = replace(calibrate(table, graph, runner), seconds=time.perf_counter() - started)
     logger.info("measured a latency table of %d layer shapes in %.0f s", len(table.layers), table.seconds)
-    if cache:
-        table.save(place)
     return table
 
 
-def calibrate(table: Table, graph: ChannelGraph, backend: Backend) -> Table:
+def calibrate(table: Table, graph: ChannelGraph, backend: Backend, multiple_of: int = 1) -> Table:
     """The table with its correction: measured on the whole network and on some randomly cut ones.
 
     Args:
         table: with layers alone.
         graph: of the network.
         backend: what runs it.
+        multiple_of: of the cut networks' widths.
     """
-    predictor = Predictor(table, graph)
+    predictor = Predictor(table, graph, multiple_of)
     whole = measure_networks(backend, {"whole": graph.model}, graph.example_inputs, table.batch, rounds=(1, 2))["whole"]
     rng = np.random.default_rng(0)
-    plans = [_random_counts(graph, share, rng) for share in (_FEW if whole > _LONG_MS else _SHARES)]
+    shares = _FEW if whole > _LONG_MS else _SHARES
+    plans = [_random_counts(graph, share, rng, multiple_of) for share in shares]
     networks = {str(index): _cut(graph, counts) for index, counts in enumerate(plans)}
-    rounds = (2, 4) if whole > _LONG_MS else (5, 15)
+    rounds = (1, 3) if whole > _LONG_MS else (5, 15)
     measured = measure_networks(backend, networks, graph.example_inputs, table.batch, rounds=rounds)
     sums = np.array([predictor.layers(counts) for counts in plans])
     times = np.array([measured[name] for name in networks])
@@ -116,10 +139,13 @@ def calibrate(table: Table, graph: ChannelGraph, backend: Backend) -> Table:
     # recorded, but the correction is that of cut networks. Where the host is slowest, the more the better.
     correction = fit(sums, times, True) if backend.launches else fit(sums[1:], times[1:])
     entries = [
-        {"kept": counts.tolist(), "layers_ms": float(total), "measured_ms": float(ms)}
+        {"multiple_of": multiple_of, "kept": counts.tolist(), "layers_ms": float(total), "measured_ms": float(ms)}
         for counts, total, ms in zip(plans, sums, times, strict=True)
     ]
-    return replace(table, correction=correction, calibration=tuple(entries))
+    if multiple_of == 1:
+        return replace(table, correction=correction, calibration=tuple(entries))
+    rounded = {**table.rounded, multiple_of: correction}
+    return replace(table, rounded=rounded, calibration=(*table.calibration, *entries))
 
 
 def fit(sums: NDArray[np.float64], times: NDArray[np.float64], launches: bool = False) -> Correction:
@@ -169,7 +195,7 @@ def measure_networks(
             runs = {}
             for name, model in networks.items():
                 runs[name] = Probe(backend.network(model.to(backend.device).eval(), arguments))
-                for _ in range(2):
+                for _ in range(1 if rounds[0] == 1 else 2):
                     runs[name].run()
         return medians(backend, runs, seconds=0.02, least=rounds[0], most=rounds[1], tolerance=0.005)
     finally:
@@ -202,11 +228,12 @@ def _measure_layers(backend: Backend, found: Sequence[Operation], progress: bool
     return layers
 
 
-def _random_counts(graph: ChannelGraph, share: float, rng: np.random.Generator) -> NDArray[np.int64]:
+def _random_counts(graph: ChannelGraph, share: float, rng: np.random.Generator, multiple_of: int) -> NDArray[np.int64]:
     if share == 1.0:
         return graph.cost.sizes.copy()
     shares = np.clip(share * rng.uniform(0.6, 1.4, len(graph.groups)), 0, 1)
-    return np.maximum(1, np.round(graph.cost.sizes * shares)).astype(np.int64)
+    wide = np.maximum(1, np.round(graph.cost.sizes * shares / multiple_of)).astype(np.int64) * multiple_of
+    return np.minimum(graph.cost.sizes, wide)
 
 
 def _cut(graph: ChannelGraph, counts: NDArray[np.int64]) -> nn.Module:

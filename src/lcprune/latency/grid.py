@@ -101,12 +101,12 @@ def _curve(
 
 
 def _first_grid(size: int, slow: bool) -> list[int]:
-    """A few widths; of fast layers, in pairs: devices round widths up to 8 or 16, and one more is a step more."""
+    """A few widths; of fast layers, in pairs: devices round widths up to 8 or 16, and one more is a step."""
     if slow:
         return sorted({max(1, round(share * size)) for share in (0.1, 0.25, 0.5, 0.75, 1.0)})
     every = 8 if size <= 64 else 16 * -(-size // 128)
-    pairs = [width for low in range(every, size, every) for width in (low, low + 1)]
-    return sorted({1, max(1, size // 10), *pairs, size})
+    pairs = {width for low in range(every, size, every) for width in (low, low + 1, low + 8)}
+    return sorted({1, max(1, size // 10), size} | {width for width in pairs if width < size})
 
 
 def _surface(

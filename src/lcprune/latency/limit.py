@@ -32,6 +32,7 @@ logger = logging.getLogger("lcprune")
 
 LATENCY = "latency_ms"
 ATTEMPTS = 4
+_SLACK = 0.03  # of the limit: what may be left unused
 _WRITTEN = re.compile(r"\s*(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>%|ms|us|s)\s*", re.IGNORECASE)
 _MS = {"ms": 1.0, "us": 1e-3, "s": 1e3}
 Predict = Callable[[NDArray[np.int64]], float]
@@ -48,7 +49,7 @@ class LatencyOutcome:
         measured_ms: the cut network; None where it cannot be run here (a table measured elsewhere).
         original_ms: the network before, measured in turns with the cut one.
         met: whether what was measured (or predicted, if nothing was) is within the limit.
-        attempts: every network that was cut and measured, the last one last.
+        attempts: every network that was cut and measured.
         about: device, backend, batch and precision.
     """
 
@@ -178,7 +179,7 @@ def make_clock(
         if keep is not None and keep.is_file():
             table = Table.load(keep)  # a search that goes on keeps the limit that it began with
         else:
-            table = measure_table(graph, batch=batch, backend=runner, progress=progress)
+            table = measure_table(graph, batch=batch, backend=runner, multiple_of=width, progress=progress)
     width = read_steps(table, graph) if width == "auto" else int(width)
     clock = Clock(graph, Predictor(table, graph, width), table, runner, table.batch, width)
     if keep is not None and not keep.is_file():
@@ -232,7 +233,7 @@ def hold(
     cut: Callable[[Kept], tuple[Plan, nn.Module]],
     again: Callable[[float], Kept | None],
 ) -> tuple[Plan, nn.Module, LatencyOutcome]:
-    """Measure a cut network; while it misses the limit, select again under a tighter one, a few times at most.
+    """Measure a cut network; while it misses the limit, or leaves much of it unused, select again, a few times at most.
 
     Args:
         clock: of the network before.
@@ -243,7 +244,8 @@ def hold(
             this method cannot.
 
     Returns:
-        The last plan, its network, and what became of the limit.
+        The plan that keeps most of those within the limit (the last one if there is none), its network, and what became
+        of the limit.
     """
     number, absolute = parse_latency(given)
     plan, smaller = cut(kept)
@@ -252,19 +254,25 @@ def hold(
         limit = number if absolute else number * clock.whole
         return plan, smaller, LatencyOutcome(limit, predicted, met=predicted <= limit * (1 + 1e-9), about=clock.about)
     attempts: list[dict[str, float]] = []
+    best: tuple[Plan, nn.Module, dict[str, float]] | None = None
+    missed = math.inf  # the least that was predicted for a network that missed the limit
     while True:
         original, measured = clock.measure(smaller)
         limit = number if absolute else number * original
-        attempts.append(
-            {"predicted_ms": predicted, "measured_ms": measured, "original_ms": original, "limit_ms": limit}
-        )
+        now = {"predicted_ms": predicted, "measured_ms": measured, "original_ms": original, "limit_ms": limit}
+        attempts.append(now)
         met = measured <= limit
-        if met or len(attempts) == ATTEMPTS:
+        if met and (best is None or predicted > best[2]["predicted_ms"]):
+            best = (plan, smaller, now)
+        missed = missed if met else min(missed, predicted)
+        if len(attempts) == ATTEMPTS or (met and measured >= (1 - _SLACK) * limit):
             break
-        tighter = predicted * min(limit / measured, 0.99)
-        logger.info("measured %.4g ms, above the limit of %.4g ms: selecting again", measured, limit)
+        wanted = min(predicted * limit / measured, 0.99 * missed)
+        if best is not None and wanted < (1 + _SLACK) * best[2]["predicted_ms"]:
+            break
+        logger.info("measured %.4g ms, and the limit is %.4g ms: selecting again", measured, limit)
         try:
-            selected = again(tighter)
+            selected = again(wanted)
         except BudgetError:  # nothing smaller can be had
             break
         if selected is None or all(np.array_equal(a, b) for a, b in zip(selected, kept, strict=True)):
@@ -272,8 +280,17 @@ def hold(
         kept = selected
         plan, smaller = cut(selected)
         predicted = float(clock.predict(_counts(kept)))
-    outcome = LatencyOutcome(limit, predicted, measured, original, met, tuple(attempts), clock.about)
-    (logger.info if met else logger.warning)("latency: %s", outcome)
+    plan, smaller, now = best or (plan, smaller, now)
+    outcome = LatencyOutcome(
+        now["limit_ms"],
+        now["predicted_ms"],
+        now["measured_ms"],
+        now["original_ms"],
+        best is not None,
+        tuple(attempts),
+        clock.about,
+    )
+    (logger.info if outcome.met else logger.warning)("latency: %s", outcome)
     return plan, smaller, outcome
 
 

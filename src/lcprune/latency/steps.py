@@ -7,12 +7,13 @@ import numpy as np
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.latency.table import Predictor, Table
 
-WIDTHS = (32, 16, 8, 4, 2)
-_PRICE = 0.02  # of the latency: what rounding every width up may cost
+WIDTHS = (1, 2, 4, 8, 16, 32)
+_PRICE = 0.02  # of the least latency: what rounding every width up may cost
 
 
 def read_steps(table: Table, graph: ChannelGraph) -> int:
-    """The largest step to which all widths can be rounded up for (almost) nothing: the device rounds them anyway.
+    """The largest step to which all widths can be rounded up for (almost) nothing: the device rounds them anyway, or
+    runs round widths faster.
 
     Where time is proportional to width there is none, and the answer is 1.
 
@@ -23,11 +24,8 @@ def read_steps(table: Table, graph: ChannelGraph) -> int:
     sizes = graph.cost.sizes
     rng = np.random.default_rng(0)
     plans = [np.maximum(1, np.round(sizes * rng.uniform(0.3, 1.0, len(sizes)))).astype(np.int64) for _ in range(16)]
-    plain = Predictor(table, graph)
-    now = sum(plain.layers(counts) for counts in plans)
+    totals = {}
     for width in WIDTHS:
-        wide = Predictor(table, graph, width)
-        then = sum(wide.layers(np.minimum(sizes, -(-counts // width) * width)) for counts in plans)
-        if then <= (1 + _PRICE) * now:
-            return width
-    return 1
+        predict = Predictor(table, graph, width)
+        totals[width] = sum(predict.layers(np.minimum(sizes, -(-counts // width) * width)) for counts in plans)
+    return max(width for width, total in totals.items() if total <= (1 + _PRICE) * min(totals.values()))

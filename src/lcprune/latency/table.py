@@ -42,11 +42,13 @@ class Layer:
         """The layer made monotone: nothing wider is faster.
 
         A device may run a round width faster than the one below it, and all others as slowly as that. So the grid is
-        reduced to widths that can occur first, if these are multiples of a number; the full width always can.
+        reduced to widths that can occur first, if these are multiples of a number; the full width always can. Multiples
+        of 2 and 4 are not round for any device, and of those too few are on the grid.
         """
         grids, ms = [], self.ms
+        blocks = multiple_of if multiple_of >= 8 else 1
         for axis, grid in enumerate(self.widths):
-            usable = [i for i, width in enumerate(grid) if width % multiple_of == 0 or width == grid[-1]]
+            usable = [i for i, width in enumerate(grid) if width % blocks == 0 or width == grid[-1]]
             grids.append(tuple(grid[i] for i in usable))
             ms = np.maximum.accumulate(np.take(ms, usable, axis), axis)
         return Layer(tuple(grids), ms)
@@ -79,6 +81,7 @@ class Table:
         precision: of the weights, e.g. "float32".
         fusion: which operators the backend joins; as for `operations.fuse`.
         correction: from layers to the network.
+        rounded: likewise for networks whose widths are multiples of a number, where that was measured.
         network: fingerprint of the network it was measured for; empty if it is for any that has these layers.
         versions: of the libraries that ran it.
         calibration: the whole networks that the correction was measured on.
@@ -92,6 +95,7 @@ class Table:
     precision: str = "float32"
     fusion: str = "none"
     correction: Correction = field(default_factory=Correction)
+    rounded: Mapping[int, Correction] = field(default_factory=dict)
     network: str = ""
     versions: Mapping[str, Any] = field(default_factory=dict)
     calibration: tuple[Mapping[str, Any], ...] = ()
@@ -113,11 +117,8 @@ class Table:
             "precision": self.precision,
             "fusion": self.fusion,
             "versions": dict(self.versions),
-            "correction": {
-                "offset_ms": self.correction.offset,
-                "factor": self.correction.factor,
-                "floor_ms": self.correction.floor,
-            },
+            "correction": _plain(self.correction),
+            "rounded": {str(width): _plain(correction) for width, correction in self.rounded.items()},
             "calibration": [dict(entry) for entry in self.calibration],
             "seconds": round(self.seconds, 2),
             "layers": [
@@ -163,23 +164,36 @@ class Table:
             raise LatencyError(f'"batch" is {batch!r}: a whole number from 1 on is wanted')
         if fusion not in FUSIONS:
             raise LatencyError(f'"fusion" is {fusion!r}: choose one of {", ".join(FUSIONS)}')
-        given = stored.get("correction") or {}
-        correction = Correction(
-            *(_number("correction", given, *item) for item in (("offset_ms", 0.0), ("factor", 1.0), ("floor_ms", 0.0)))
-        )
-        if correction.factor < 0:
-            raise LatencyError(f'"correction" has factor {correction.factor:g}: it cannot be negative')
+        correction = _correction("correction", stored.get("correction") or {})
+        rounded = {
+            int(width): _correction(f"rounded {width}", given)
+            for width, given in (stored.get("rounded") or {}).items()
+            if str(width).isdigit()
+        }
         texts = {name: str(stored.get(name, "")) for name in ("network", "device", "backend", "precision")}
         return cls(
             layers,
             batch,
             fusion=fusion,
             correction=correction,
+            rounded=rounded,
             versions=stored.get("versions") or {},
             calibration=tuple(stored.get("calibration") or ()),
             seconds=_number("seconds", stored, "seconds", 0.0),
             **texts,
         )
+
+
+def _plain(correction: Correction) -> dict[str, float]:
+    return {"offset_ms": correction.offset, "factor": correction.factor, "floor_ms": correction.floor}
+
+
+def _correction(name: str, given: Mapping[str, Any]) -> Correction:
+    fields = (("offset_ms", 0.0), ("factor", 1.0), ("floor_ms", 0.0))
+    correction = Correction(*(_number(name, given, *item) for item in fields))
+    if correction.factor < 0:
+        raise LatencyError(f'"{name}" has factor {correction.factor:g}: it cannot be negative')
+    return correction
 
 
 def _layer(position: int, entry: Any) -> tuple[str, Layer]:
@@ -297,7 +311,7 @@ class Predictor:
 
     def __call__(self, counts: Any) -> float:
         """Milliseconds of the network that keeps so many units of each group."""
-        correction = self.table.correction
+        correction = self.table.rounded.get(self.multiple_of, self.table.correction)
         return max(correction.floor, correction.offset + correction.factor * self.layers(counts), 0.0)
 
 
