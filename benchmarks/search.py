@@ -256,6 +256,7 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     cache: dict[str, Any] = {}
+    kernels = ("on disk" if any(Path.home().glob(".triton/cache/*")) else "none") if options.cold else "warm"
     results = {
         "what": "time of one search",
         "machine": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
@@ -274,7 +275,8 @@ def main() -> None:
             measure(
                 {**base, "judge": False, "candidates": 3, "images": min(64, base["images"])}, options, cache
             )  # warms up
-        row = {**measure(base, options, cache), "cold": options.cold and index == 0}
+        row = {**measure(base, options, cache), "cold": options.cold and index == 0, "kernels": kernels}
+        kernels = "warm"
         results["rows"].append(row)
         shown = [str(row[name]) for name in columns] + [f"{row[name]:.3f}" for name in times]
         error = "" if row["error"] is None else f"{row['error']:.1e}"

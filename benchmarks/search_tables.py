@@ -130,8 +130,12 @@ def growth(kind: str = "cuda") -> str:
 def first(kind: str = "cuda") -> str:
     """The first search of a process, kernels compiled in it."""
     return table(
-        ("precision", "s", "of it before the first candidate"),
-        [(_precision(row), f"{row['total_s']:.1f}", f"{row['setup_s']:.1f}") for row in rows(kind) if row["cold"]],
+        ("kernels", "precision", "s", "of it before the first candidate"),
+        [
+            (row["kernels"], _precision(row), f"{row['total_s']:.1f}", f"{row['setup_s']:.1f}")
+            for row in rows(kind)
+            if row["cold"]
+        ],
     )
 
 

@@ -96,6 +96,9 @@ def test_searches() -> None:
     assert {f"{row['difference']:.5f}" for row in base} == {"0.40100"}
     assert "47 % of all layers" in page and round(100 * base[0]["shared_prefix"]) == 47
     assert {f"{row['naive_difference']:.5f}" for row in base} == {"1.35613"} and "1.35613" in page
+    best = {row["precision"]: f"{row['total_s']:.1f} s" for row in base if row["variant"] == "zero"}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"in {best['fp32']} in float32, {best['bf16']} with bf16" in readme
     # What a search must not take longer than, on the device that it was measured on.
     assert all(row["total_s"] <= {"fp32": 8, "bf16": 5}[row["precision"]] for row in base if row["variant"] == "zero")
 
