@@ -39,7 +39,8 @@ from lcprune.evaluate import draw
 from lcprune.files import write_json
 from lcprune.latency.backends import device_name
 from lcprune.latency.build import calibrate, fit
-from lcprune.latency.limit import Clock, hold, tightened
+from lcprune.latency.hold import hold
+from lcprune.latency.limit import Clock, tightened
 from lcprune.latency.steps import read_steps
 from lcprune.search import Search, Space
 from lcprune.select import Limits, Ranking

@@ -19,13 +19,13 @@ from lcprune import methods
 from lcprune.engine import Engine, make_engine
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.hold import hold
 from lcprune.latency.limit import (
     LATENCY,
     Clock,
     LatencyOutcome,
     as_limits,
     default_width,
-    hold,
     last_of,
     make_clock,
     tightened,

@@ -20,13 +20,13 @@ from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.hold import hold
 from lcprune.latency.limit import (
     LATENCY,
     Clock,
     LatencyOutcome,
     as_limits,
     default_width,
-    hold,
     make_clock,
     parse_latency,
     tightened,

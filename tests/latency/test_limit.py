@@ -11,7 +11,8 @@ import pytest
 
 import lcprune
 from lcprune import latency
-from lcprune.latency.limit import Clock, as_limits, hold, parse_latency
+from lcprune.latency.hold import hold
+from lcprune.latency.limit import Clock, as_limits, parse_latency
 
 
 @pytest.mark.parametrize(

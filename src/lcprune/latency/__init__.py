@@ -9,7 +9,8 @@ from lcprune.latency.backends import BACKENDS, make_backend
 from lcprune.latency.build import cache_folder, measure_networks, measure_table
 from lcprune.latency.limit import Clock, LatencyOutcome, make_clock, parse_latency
 from lcprune.latency.measure import OUT_OF_MEMORY, LatencyRecord, measure
-from lcprune.latency.table import Predictor, Table, blank
+from lcprune.latency.predict import Predictor
+from lcprune.latency.table import Table, blank
 
 __all__ = [
     "BACKENDS",

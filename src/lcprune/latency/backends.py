@@ -184,7 +184,7 @@ class CudaEager(Backend):
         # By hand: `torch.cuda.graph` collects garbage first, which takes longer than the rest of a measurement.
         # Captured graphs run one at a time and nobody reads what they write, so they can share their memory.
         with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool)
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 for _ in range(calls):
                     call()
@@ -221,7 +221,9 @@ def _compiled(base: type[Backend]) -> type[Backend]:
         fusion = "pointwise"
 
         def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
-            torch._dynamo.reset()  # every network has its own shapes; old ones would count as recompilations
+            # Every cut network has its own shapes, and each counts as a recompilation of the same code.
+            settings: Any = torch._dynamo.config
+            settings.recompile_limit = max(settings.recompile_limit, 256)
             compiled = torch.compile(model, dynamic=False)
             compiled(*inputs)
             return lambda: compiled(*inputs)

@@ -23,8 +23,9 @@ from lcprune.latency.backends import Backend, Probe, make_backend, medians
 from lcprune.latency.grid import measure_layer
 from lcprune.latency.measure import batch_of
 from lcprune.latency.operations import Operation, fuse, operations
+from lcprune.latency.predict import Predictor
 from lcprune.latency.steps import read_steps
-from lcprune.latency.table import Correction, Predictor, Table, fingerprint
+from lcprune.latency.table import Correction, Table, fingerprint
 from lcprune.progress import Progress
 
 logger = logging.getLogger("lcprune")
@@ -167,7 +168,8 @@ def fit(sums: NDArray[np.float64], times: NDArray[np.float64], launches: bool = 
         sums, times = sums[above], times[above]
     matrix = np.stack([1 / times, sums / times], axis=1)
     offset, factor = np.linalg.lstsq(matrix, np.ones(len(times)), rcond=None)[0]
-    if factor <= 0 or len(times) < 2:  # noise: then the layers' own proportions are the better guide
+    # Nothing takes less than no time, and nothing wider is faster: then it is noise, and proportions are better.
+    if factor <= 0 or offset < 0:
         offset, factor = 0.0, float((times / np.maximum(sums, 1e-9)).mean())
     return Correction(float(offset), float(factor), floor)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.latency.table import Predictor, Table
+from lcprune.latency.predict import Predictor
+from lcprune.latency.table import Table
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 _PRICE = 0.02  # of the least latency: what rounding every width up may cost
