@@ -74,7 +74,8 @@ def test_a_machine_dies_in_the_middle_of_a_search(plain, digits, cluster, tmp_pa
         time.sleep(0.05)
         return torch.nn.functional.cross_entropy(output, target)
 
-    here = pruned(plain, digits, search=replace(SHORT, together=2))
+    search = replace(SHORT, iterations=60, together=2)  # long enough for the death to be noticed in its middle
+    here = pruned(plain, digits, search=search)
     node = cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
     file = tmp_path / "search.jsonl"
     with (
@@ -82,11 +83,11 @@ def test_a_machine_dies_in_the_middle_of_a_search(plain, digits, cluster, tmp_pa
         RayEngine(workers=2) as engine,
         killed_when(cluster, node, lambda: lines(file) > 8 and "worker 1 is ready" in caplog.text) as happened,
     ):
-        there = pruned(plain, digits, engine, search=replace(SHORT, iterations=14), loss_fn=slow, run_dir=tmp_path)
+        there = pruned(plain, digits, engine, search=search, loss_fn=slow, run_dir=tmp_path)
     assert happened.is_set() and "died: its candidate is judged again" in caplog.text
     assert told(there.history) == told(here.history)
     assert there.plan.kept == here.plan.kept
-    assert lines(file) == 1 + SHORT.total
+    assert lines(file) == 1 + search.total
 
 
 @dataclass(eq=False)
