@@ -14,13 +14,20 @@ from lcprune.engine import RayEngine
 sys.path.insert(0, str(Path(__file__).parent))  # engine_helpers
 
 
+@pytest.fixture(scope="session")
+def _end_of_ray() -> Iterator[None]:
+    yield
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+
+
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    """Ray with two cores, started once per module."""
+def ray(_end_of_ray) -> Any:
+    """Ray with two cores; started once, and again where another test has ended it."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install lcprune[ray]")
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=150 * 2**20)
-    yield ray
-    ray.shutdown()
+    if not ray.is_initialized():
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=150 * 2**20)
+    return ray
 
 
 @pytest.fixture(scope="module")

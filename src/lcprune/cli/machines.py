@@ -28,6 +28,8 @@ def open_engine(ctx: typer.Context, search: Search, whole: bool = False) -> Iter
     name, address, workers, asynchronous, device = (
         ctx.params.get(key) for key in ("engine", "address", "workers", "asynchronous", "device")
     )
+    if name == "local" and not _typed(ctx, "workers") and not _typed(ctx, "address"):
+        address = workers = None  # the folder of --resume was made by more machines
     with wrong_usage():
         engine = make_engine(name, address, workers)
     if isinstance(engine, RayEngine):
@@ -41,6 +43,11 @@ def open_engine(ctx: typer.Context, search: Search, whole: bool = False) -> Iter
             ctx.params["workers"] = engine.workers
         resolve_section(ctx, "search", search_section(search))
         yield engine, search
+
+
+def _typed(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def search_section(search: Search) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import time
@@ -44,6 +45,7 @@ class Ear:
             self.queue.shutdown(force=True)
 
 
+@functools.cache
 def whereabouts() -> str:
     """The machine and process that this is, e.g. `10.0.0.5, pid 1234`."""
     import ray

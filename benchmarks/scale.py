@@ -1,0 +1,370 @@
+"""What more workers bring: measured with one and two, simulated up to 256, and what asking together costs the search.
+
+    python benchmarks/scale.py                  # about four minutes on two cores; needs lcprune[ray]
+    python benchmarks/scale.py --page           # measure nothing: simulate again, renew docs/scale.md
+
+Four parts, each one entry of `benchmarks/results/scale.json`:
+
+    measured    one search by this process, by one worker and by two, of one core each
+    overhead    a search whose candidates cost next to nothing: what a worker adds to each, and what the process that
+                leads the search spends on each
+    simulated   a search of ResNet-50 on ImageNet: the loop's own rules with times from the parts above and from
+                `benchmarks/results/search-cuda.json`; see `Assumptions`
+    quality     the digits, 400 candidates, asked for W at a time: what the search finds
+
+Whoever has a cluster can replace assumptions by `--seconds-per-candidate`, `--bandwidth` and `--gpus-per-machine`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import digit_networks
+import numpy as np
+import torch
+
+import lcprune
+from lcprune import Search, models
+from lcprune.engine import RayEngine
+from lcprune.files import atomic_write, write_json
+from lcprune.search import Space, make_sampler
+from lcprune.select import Limits, Ranking
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What the simulation takes for granted; seconds and bytes.
+
+    Attributes:
+        seconds_per_candidate: to judge one on one GPU.
+        source: where that comes from.
+        variation: standard deviation of the time of a candidate, as a share of it.
+        lead_seconds: that the leading process spends per candidate, one after another.
+        way_seconds: between a candidate's being ready and a worker's beginning with it, and back.
+        start_seconds: until a worker's process has imported everything.
+        case_bytes: network and images, sent to each machine once.
+        bandwidth: bytes per second between two machines; each machine that has them passes them on.
+        gpus_per_machine: workers that share one copy.
+    """
+
+    seconds_per_candidate: float
+    source: str
+    variation: float
+    lead_seconds: float
+    way_seconds: float
+    start_seconds: float
+    case_bytes: float
+    bandwidth: float
+    gpus_per_machine: int
+
+
+def measure(candidates: int, images: int) -> dict[str, Any]:
+    """Seconds of one search, by this process and by workers."""
+    torch.manual_seed(0)
+    model, example = models.build("resnet20", num_classes=10).eval(), models.example_input("resnet20")
+    data = [(torch.randn(images, *example.shape[1:]), torch.randint(10, (images,)))]
+    graph = lcprune.trace(model, example)
+    search = Search(pool=candidates // 4, iterations=candidates - candidates // 4, images=images, together=2)
+
+    def seconds(engine: Any) -> tuple[float, float, float]:
+        began = time.perf_counter()
+        options = {"macs": 0.5, "data": data, "graph": graph, "progress": False, "verify": False}
+        result = lcprune.prune(model, example, search=search, engine=engine, **options)
+        whole = time.perf_counter() - began
+        steps = np.diff([0.0, *(record.seconds for record in result.history if not record.cached)])
+        return result.history[-1].seconds, whole, float(steps.std() / steps.mean())
+
+    local, _, variation = seconds("local")
+    found: dict[str, Any] = {"network": "resnet20", "candidates": candidates, "images": images, "local_s": local}
+    for workers in (1, 2):
+        began = time.perf_counter()
+        with RayEngine("local", workers=workers) as engine:
+            seconds(engine)  # workers start, import and warm up
+            found[f"start_{workers}_s"] = time.perf_counter() - began
+            found[f"workers_{workers}_s"] = min(seconds(engine)[0] for _ in range(2))
+            found[f"start_{workers}_s"] -= found[f"workers_{workers}_s"]
+    found["variation"] = variation
+    found["speed_up"] = found["workers_1_s"] / found["workers_2_s"]
+    return found
+
+
+def overhead(candidates: int) -> dict[str, Any]:
+    """Seconds per candidate, where judging costs next to nothing."""
+    images, labels, *_ = digit_networks.digits()
+    model = digit_networks.plain(width=4).eval()
+    graph = lcprune.trace(model, images[:1])
+    search = Search(pool=candidates // 4, iterations=candidates - candidates // 4, images=1)
+    options = {"macs": 0.5, "data": [(images[:1], labels[:1])], "graph": graph, "progress": False, "verify": False}
+
+    def per_candidate(engine: Any) -> tuple[float, float]:
+        busy = time.process_time()
+        result = lcprune.prune(model, images[:1], search=search, engine=engine, **options)
+        busy = time.process_time() - busy
+        judged = sum(not record.cached for record in result.history)
+        return result.history[-1].seconds / judged, busy / judged
+
+    per_candidate("local")
+    local, _ = per_candidate("local")
+    with RayEngine("local", workers=1) as engine:
+        per_candidate(engine)
+        there, lead = per_candidate(engine)
+    return {
+        "candidates": candidates,
+        "local_ms": 1e3 * local,
+        "worker_ms": 1e3 * there,
+        "added_ms": 1e3 * (there - local),
+        "lead_ms": 1e3 * lead,
+    }
+
+
+def resnet50() -> dict[str, Any]:
+    """What a search of ResNet-50 costs the leading process, and what has to travel."""
+    from ray import cloudpickle
+
+    model, example = models.build("torchvision:resnet50").eval(), models.example_input("torchvision:resnet50")
+    graph = lcprune.trace(model, example)
+    rng = np.random.default_rng(0)
+    scores = [rng.random(size) for size in graph.cost.sizes]
+    ranking, search = Ranking(scores, graph.cost, 0.1, 1), Search()
+    sampler = make_sampler(Space.of(scores), search, 0)
+    began = time.perf_counter()
+    for _ in range(100):
+        beta = sampler.ask()
+        ranking.select(Limits(macs=0.5), beta=beta)
+        sampler.tell(beta, float(rng.random()))
+    planning = (time.perf_counter() - began) / 100
+    images = search.images * math.prod(example.shape[1:]) * 4
+    return {"planning_ms": 1e3 * planning, "graph_bytes": len(cloudpickle.dumps(graph)), "image_bytes": images}
+
+
+def candidate_seconds() -> tuple[float, str]:
+    """Judging ResNet-50 on one GPU, from the committed record, for the images and the precision of a default search."""
+    record = json.loads((RESULTS / "search-cuda.json").read_text(encoding="utf-8"))
+    search = Search()
+    rows = [row for row in record["rows"] if row["network"].endswith("resnet50") and row["variant"] == "zero"]
+    row = next(row for row in rows if row["precision"] == search.precision)
+    each = row["evaluating_s"] / row["evaluations"]
+    return each * search.images / row["images"], (
+        f"{1e3 * each:.1f} ms for {row['images']} images on one {record['machine']} ({row['precision']}, "
+        f"`benchmarks/results/search-cuda.json`), times {search.images / row['images']:g}"
+    )
+
+
+def simulate(workers: int, search: Search, given: Assumptions, asynchronous: bool, seed: int = 0) -> dict[str, float]:
+    """Seconds of a search with so many workers: the loop's rules, one event after another."""
+    rng = np.random.default_rng(seed)
+    machines = math.ceil(workers / given.gpus_per_machine)
+    hops = math.ceil(math.log2(machines + 1))  # whoever has the case passes it on
+    start = given.start_seconds + hops * given.case_bytes / given.bandwidth
+    free = [start] * workers
+    heapq.heapify(free)
+    lead = start  # when the leading process is free
+    waiting: list[tuple[float, int]] = []  # when each candidate asked for comes back
+    asked = told = 0
+    while told < search.total:
+        if asynchronous or not waiting:
+            while len(waiting) < workers and asked < search.total:
+                if asked >= search.pool > told:
+                    break
+                lead += given.lead_seconds
+                begin = max(lead, heapq.heappop(free)) + given.way_seconds
+                spent = given.seconds_per_candidate * max(0.1, 1.0 + given.variation * rng.standard_normal())
+                heapq.heappush(free, begin + spent)
+                waiting.append((begin + spent, asked))
+                asked += 1
+        back = min(waiting) if asynchronous else waiting[0]  # the first to come, or the first that was asked for
+        waiting.remove(back)
+        lead = max(lead, back[0])
+        told += 1
+    return {"seconds": lead, "start": start}
+
+
+def curve(given: Assumptions, search: Search) -> list[dict[str, Any]]:
+    """Simulated seconds and speed-ups for all numbers of workers."""
+    rows: list[dict[str, Any]] = []
+    for workers in WORKERS:
+        row: dict[str, Any] = {"workers": workers}
+        for name, asynchronous, chosen in (
+            ("together", False, search),
+            ("asynchronous", True, search),
+            ("wide", False, _wide(search, workers)),
+            ("long", False, replace(search, iterations=10 * search.total - search.pool)),
+        ):
+            row[name] = simulate(workers, chosen, given, asynchronous)["seconds"]
+        rows.append(row)
+    for row in rows:
+        for name in ("together", "asynchronous", "wide", "long"):
+            row[f"{name}_speed_up"] = rows[0]["long" if name == "long" else "together"] / row[name]
+    return rows
+
+
+def _wide(search: Search, workers: int) -> Search:
+    """As many candidates in all, with a first pool that gives every worker something to do."""
+    pool = min(search.total, max(search.pool, workers))
+    return replace(search, pool=pool, iterations=search.total - pool)
+
+
+def quality(seeds: int, images: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """The best difference that 400 candidates find on the digits, asked for W at a time."""
+    pictures, labels, *_ = digit_networks.digits()
+    torch.manual_seed(0)
+    model = digit_networks.residual(width=16)
+    digit_networks.train(model, pictures, labels, epochs=10, seed=0)
+    graph = lcprune.trace(model.eval(), pictures[:2])
+    data = digit_networks.batches(pictures, labels, 64)
+    rows = []
+    for workers in numbers:
+        kinds = {"together": Search(images=images), "asynchronous": Search(images=images, asynchronous=True)}
+        if workers == 1:
+            kinds = {"together": Search(images=images), "random": Search(images=images, algorithm="random")}
+        if workers > Search().pool:
+            kinds["wide"] = _wide(Search(images=images), workers)
+        for kind, search in kinds.items():
+            best, naive = [], []
+            for seed in range(seeds):
+                chosen = replace(search, together=workers)
+                options = {"macs": 0.5, "data": data, "graph": graph, "progress": False, "verify": False}
+                meta = lcprune.prune(model, pictures[:2], search=chosen, seed=seed, **options).plan.meta
+                best.append(meta["difference"])
+                naive.append(meta["naive_difference"])
+            rows.append({"workers": workers, "kind": kind, "pool": search.pool, "best": best, "naive": naive})
+            print(f"  W={workers} {kind}: {statistics.mean(best):.4f}", flush=True)
+    return rows
+
+
+def tables(record: dict[str, Any]) -> dict[str, str]:
+    """The tables of the page."""
+    measured, small, given = record["measured"], record["overhead"], record["assumptions"]
+    seconds = [f"{measured[key]:.1f} s" for key in ("local_s", "workers_1_s", "workers_2_s")]
+    first = [
+        "| | this process | one worker | two workers |",
+        "|---|---|---|---|",
+        f"| {measured['candidates']} candidates of ResNet-20 | {' | '.join(seconds)} |",
+        f"| speed-up over one worker | | | {measured['speed_up']:.2f} |",
+        f"| a candidate that costs nothing | {small['local_ms']:.2f} ms | {small['worker_ms']:.2f} ms | |",
+        f"| of it in the leading process | | {small['lead_ms']:.2f} ms | |",
+    ]
+    assumed = [
+        "| assumption | value | from |",
+        "|---|---|---|",
+        f"| judging a candidate | {given['seconds_per_candidate']:.2f} s | {given['source']} |",
+        f"| its variation | {given['variation']:.0%} | measured here, with candidates of different sizes on a CPU |",
+        f"| leading process, per candidate | {1e3 * given['lead_seconds']:.1f} ms | measured: overhead, and "
+        "planning of ResNet-50 |",
+        f"| way to a worker and back | {1e3 * given['way_seconds']:.1f} ms | measured: overhead |",
+        f"| starting a worker | {given['start_seconds']:.0f} s | measured here |",
+        f"| network and images | {given['case_bytes'] / 1e9:.2f} GB | measured, and 3000 x 3 x 224 x 224 floats |",
+        f"| between machines | {given['bandwidth'] * 8 / 1e9:.0f} Gbit/s | assumed |",
+        f"| GPUs per machine | {given['gpus_per_machine']} | assumed |",
+    ]
+    simulated = [
+        "| workers | together | speed-up | asynchronous | speed-up | pool of W | speed-up | 4000 candidates | speed-up |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in record["simulated"]:
+        names = ("together", "asynchronous", "wide", "long")
+        cells = [f"{row[name]:.0f} s | {row[f'{name}_speed_up']:.1f}" for name in names]
+        simulated.append(f"| {row['workers']} | {' | '.join(cells)} |")
+    found = ["| W | how | first pool | best difference | naive |", "|---|---|---|---|---|"]
+    words = {
+        "random": "random search",
+        "together": "together",
+        "asynchronous": "asynchronous",
+        "wide": "together, pool of W",
+    }
+    for row in record["quality"]:
+        spread = statistics.stdev(row["best"]) if len(row["best"]) > 1 else 0.0
+        cells = [str(row["workers"]), words.get(row["kind"], row["kind"]), str(row["pool"])]
+        cells += [f"{statistics.mean(row['best']):.3f} ± {spread:.3f}", f"{statistics.mean(row['naive']):.3f}"]
+        found.append(f"| {' | '.join(cells)} |")
+    return {
+        name: "\n".join(lines)
+        for name, lines in (("measured", first), ("assumptions", assumed), ("simulated", simulated), ("quality", found))
+    }
+
+
+def renewed(page: str, record: dict[str, Any]) -> str:
+    """The page with its tables made from the records."""
+    for name, table in tables(record).items():
+        start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, _, rest = page.partition(start)
+        page = before + start + table + "\n" + end + rest.partition(end)[2]
+    return page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--candidates", type=int, default=80, help="of the searches that are timed")
+    parser.add_argument("--images", type=int, default=96, help="that each of their candidates is judged on")
+    parser.add_argument("--seeds", type=int, default=6, help="of the searches whose finds are compared")
+    parser.add_argument("--numbers", type=int, nargs="+", default=[1, 8, 64, 256], help="asked for together there")
+    parser.add_argument("--seconds-per-candidate", type=float, help="of ResNet-50 on one GPU")
+    parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes per second between machines")
+    parser.add_argument("--gpus-per-machine", type=int, default=8)
+    parser.add_argument("--page", action="store_true", help="measure nothing: simulate again, renew docs/scale.md")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scale.json")
+    args = parser.parse_args()
+    record = json.loads(args.out.read_text(encoding="utf-8")) if args.page else measure_all(args)
+    write_json(args.out, derive(record, args), indent=1)
+    record = json.loads(args.out.read_text(encoding="utf-8"))
+    page = renewed(PAGE.read_text(encoding="utf-8"), record)
+    with atomic_write(PAGE) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def measure_all(args: argparse.Namespace) -> dict[str, Any]:
+    """What is measured."""
+    torch.set_num_threads(1)  # two workers have one core each, and so has this process
+    began = time.perf_counter()
+    print("one and two workers", flush=True)
+    record = {
+        "what": "speed-up and finds of a search with workers",
+        "machine": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "measured": measure(args.candidates, args.images),
+        "overhead": overhead(200),
+        "resnet50": resnet50(),
+    }
+    print("what is found", flush=True)
+    record["quality"] = quality(args.seeds, 200, args.numbers)
+    return {**record, "seconds": time.perf_counter() - began}
+
+
+def derive(record: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """What follows from it."""
+    measured, small, large = record["measured"], record["overhead"], record["resnet50"]
+    each, source = candidate_seconds()
+    if args.seconds_per_candidate is not None:
+        each, source = args.seconds_per_candidate, "given"
+    given = Assumptions(
+        seconds_per_candidate=each,
+        source=source,
+        variation=measured["variation"],
+        lead_seconds=(small["lead_ms"] + large["planning_ms"]) / 1e3,
+        way_seconds=max(0.0, small["added_ms"]) / 1e3,
+        start_seconds=measured["start_1_s"],
+        case_bytes=large["graph_bytes"] + large["image_bytes"],
+        bandwidth=args.bandwidth,
+        gpus_per_machine=args.gpus_per_machine,
+    )
+    return {**record, "assumptions": asdict(given), "simulated": curve(given, Search())}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Any function over any items, and the paper's cells with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+import lcprune
+from lcprune.engine import LocalEngine
+
+
+def test_results_come_with_their_positions(ray, two) -> None:
+    for engine in (LocalEngine(), two):
+        shared = engine.share(list(range(100)))
+        found = dict(engine.map(lambda item: sum(item[0].get()) + item[1], [(shared, n) for n in range(5)]))
+        assert found == {n: 4950 + n for n in range(5)}
+        assert list(engine.map(str, [])) == []
+
+
+def test_a_task_whose_process_dies_is_run_again(ray, two, tmp_path) -> None:
+    def dies_once(name: str) -> str:
+        flag = tmp_path / name
+        if not flag.exists():
+            flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return name
+
+    assert dict(two.map(dies_once, ["a", "b"])) == {0: "a", 1: "b"}
+
+
+def test_a_task_that_always_dies_and_one_that_raises(ray, two) -> None:
+    with pytest.raises(lcprune.EngineError, match="heavy: its process or machine died"):
+        list(two.map(lambda _: os.kill(os.getpid(), signal.SIGKILL), [0], names=["heavy"], retries=1))
+    with pytest.raises(KeyError, match="mine"):
+        list(two.map(lambda item: {}[item], ["mine"]))
+
+
+def test_cells_of_the_paper(ray, tmp_path, monkeypatch) -> None:
+    from paper import cluster
+
+    command = ["cluster.py", "--data", "digits", "--tiny", "--workers", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*command, "--only", "digits_resnet/tune/lcp-50/1"])
+    with pytest.raises(SystemExit) as left:
+        cluster.main()
+    assert not left.value.code
+    names = {file.parent.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("done.json")}
+    assert names == {"digits_resnet/frontier/l2/1", "digits_resnet/tune/lcp-50/1"}
