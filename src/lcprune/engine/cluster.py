@@ -233,8 +233,9 @@ def _send_user_modules() -> None:
 
     installed = tuple({sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")})
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        own = isinstance(module, ModuleType) and module.__name__ == name and file is not None
-        own = own and name.split(".")[0] not in ("__main__", "lcprune")
-        if own and not str(Path(str(file)).resolve()).startswith(installed):
+        file = getattr(module, "__file__", None) or ""
+        own = isinstance(module, ModuleType) and module.__name__ == name and file
+        if not own or file.startswith(installed) or name.split(".")[0] in ("__main__", "lcprune"):
+            continue
+        if not str(Path(file).resolve()).startswith(installed):
             cloudpickle.register_pickle_by_value(module)
