@@ -105,6 +105,9 @@ def test_a_command_s_folder(url, tmp_path, capsys) -> None:
     assert not [name for name in names if Path(name).name.startswith(".")]
     log = UrlStore(f"{url}/smaller").files.cat_file(f"{UrlStore(f'{url}/smaller').root}/log.txt")
     assert b"done after" in log
+    assert main(["report", f"{url}/smaller"]) == 0
+    assert f"{url}/smaller/report.html" in capsys.readouterr().out
+    assert "report.html" in UrlStore(f"{url}/smaller").names()
     # It can be read, is not overwritten, and goes on.
     assert main(["evaluate", f"{url}/smaller", "--data", "digits", "--device", "cpu"]) == 0
     assert main([*prune, "--out", f"{url}/smaller"]) == 2

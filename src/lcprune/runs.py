@@ -145,6 +145,12 @@ class Run:
         """A path inside the folder."""
         return self.path.joinpath(*parts)
 
+    def send(self) -> None:
+        """Send what changed to the folder, if that lies elsewhere; inside `with` this happens by itself."""
+        if self._mirror is not None:
+            with self._mirror:
+                pass
+
     def records(self, name: str) -> list[dict[str, Any]]:
         """The rows recorded under `name`; none if there are none."""
         path = self.file(RECORDS, f"{name}.json")

@@ -10,6 +10,31 @@ import pytest
 
 import lcprune
 from lcprune.engine import LocalEngine
+from lcprune.engine.shares import Share, default_workers, share
+
+
+@pytest.mark.parametrize(
+    ("count", "machines", "expected"),
+    [
+        (1, [{"CPU": 8}], Share(8, 0.0)),
+        (3, [{"CPU": 8}], Share(2, 0.0)),
+        (2, [{"CPU": 1}] * 4, Share(1, 0.0)),  # no machine has two cores
+        (2, [{"CPU": 3}, {"CPU": 2}], Share(2, 0.0)),
+        (9, [{"CPU": 4}], Share(1, 0.0)),  # some wait for room
+        (4, [{"CPU": 16, "GPU": 4}], Share(1, 1.0)),
+        (8, [{"CPU": 16, "GPU": 4}], Share(1, 0.5)),
+        (5, [{"CPU": 16, "GPU": 2}, {"CPU": 16, "GPU": 2}], Share(1, 0.5)),
+        (1, [{"CPU": 16, "GPU": 4}], Share(1, 1.0)),
+    ],
+)
+def test_shares(count, machines, expected) -> None:
+    assert share(count, machines) == expected
+
+
+def test_one_worker_per_gpu_or_core() -> None:
+    machines = [{"CPU": 16, "GPU": 4}, {"CPU": 8}]
+    assert default_workers(machines) == 4 and default_workers(machines, use_gpus=False) == 24
+    assert share(2, machines, use_gpus=False) == Share(8, 0.0)
 
 
 def test_results_come_with_their_positions(ray, two) -> None:

@@ -105,6 +105,16 @@ def test_prepared_candidates_and_steps(plain, digits, two) -> None:
     assert [told(step.history) for step in there.steps] == [told(step.history) for step in here.steps]
 
 
+def test_finalists_are_judged_exactly_where_candidates_are_only_ranked(plain, digits, two) -> None:
+    search = replace(SHORT, together=2, precision="bf16")
+    here, there = pruned(plain, digits, search=search), pruned(plain, digits, two, search=search)
+    assert told(there.history) == told(here.history)
+    assert there.plan.kept == here.plan.kept and there.plan.meta == here.plan.meta
+    exact = pruned(plain, digits, search=replace(SHORT, together=2))
+    assert here.history[0].loss != exact.history[0].loss  # ranked in less
+    assert there.plan.meta["naive_difference"] == exact.plan.meta["naive_difference"]  # judged in float32
+
+
 def test_errors_of_the_user_s_own_loss_come_back_as_they_are(plain, digits, two) -> None:
     def broken(output, target):
         raise ZeroDivisionError("my own mistake")

@@ -15,7 +15,7 @@ from lcprune.runs import Run
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders.")],
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The page; report.html in the (first) folder by default."),
@@ -34,8 +34,10 @@ def report(
     """
     with wrong_usage():
         opened = [Run.open(path) for path in runs]
-    page = write_report(opened, out or runs[0] / "report.html", title)
+    page = write_report(opened, out or opened[0].file("report.html"), title)
+    if out is None:
+        opened[0].send()
     if json_:
         print_json({"report": str(page), "figures": sorted(str(f) for f in (page.parent / "figures").glob("*.svg"))})
     else:
-        print(page)
+        print(page if out is not None else f"{opened[0].place.rstrip('/')}/report.html")

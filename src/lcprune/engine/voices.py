@@ -35,7 +35,12 @@ class Ear:
         if not now and time.monotonic() - self._looked < _SECONDS_BETWEEN_LOOKS:
             return
         self._looked = time.monotonic()
-        for level, worker, message in self.queue.get_nowait_batch(self.queue.qsize()):
+        try:
+            heard = self.queue.get_nowait_batch(self.queue.qsize())
+        except Exception as error:  # the work goes on, unheard
+            logger.debug("workers cannot be heard: %s", error)
+            return
+        for level, worker, message in heard:
             logger.log(level, "[%s] %s", worker, message)
 
     def close(self) -> None:
