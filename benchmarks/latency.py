@@ -61,7 +61,7 @@ LOSSES: dict[str, dict[str, list[tuple[str, int, tuple[float, ...], int, int]]]]
         "digits_resnet": [("eager", 256, (0.95, 0.85), 200, 1000), ("onnx", 256, (0.95, 0.85), 200, 1000)],
         "resnet56": [("eager", 1, (0.6,), 60, 500)],
     },
-    "cuda": {"resnet56": [("cudagraph", 1024, (0.7, 0.5), 400, 3000), ("cudagraph", 64, (0.9,), 400, 3000)]},
+    "cuda": {"resnet56": [("cudagraph", 1024, (0.7, 0.5), 200, 3000), ("cudagraph", 64, (0.9,), 200, 3000)]},
 }
 
 

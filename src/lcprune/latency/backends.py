@@ -136,6 +136,8 @@ class CudaEager(Backend):
         super().__init__(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
+        # A pool dies with its last graph and cannot be used again: this one lives as long as the backend.
+        self._keeper = self._captured(lambda: torch.zeros(1, device=device), 1)
 
     def describe(self) -> dict[str, Any]:
         found = super().describe()
