@@ -15,7 +15,7 @@ import torch
 
 from lcprune.engine.base import Engine, Item, Shared
 from lcprune.engine.crew import Crew
-from lcprune.engine.desk import Desk, DeskStore
+from lcprune.engine.desk import Desk, DeskStore, wait_for
 from lcprune.engine.evaluator import CrewEvaluator
 from lcprune.engine.shares import default_workers, share
 from lcprune.engine.voices import Ear
@@ -33,9 +33,7 @@ logger = logging.getLogger("lcprune")
 @dataclass(frozen=True, eq=False)
 class _Reference(Shared):
     def get(self) -> Any:
-        import ray
-
-        return ray.get(self.value)
+        return wait_for(self.value)
 
 
 class RayEngine(Engine):

@@ -6,6 +6,7 @@ machine and puts it into the run folder. So a task that is run again elsewhere f
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,14 +54,21 @@ class DeskStore:
 
     def fetch(self, folder: Path) -> None:
         """Write all that it holds into a local folder."""
-        import ray
-
-        for name, content in ray.get(self.desk.give.remote(self.prefix)).items():
+        for name, content in wait_for(self.desk.give.remote(self.prefix)).items():
             with atomic_write(folder / name) as temporary:
                 temporary.write_bytes(content)
 
     def send(self, name: str, file: Path) -> None:
         """Take a file."""
-        import ray
+        wait_for(self.desk.take.remote(f"{self.prefix}/{name}".strip("/"), file.read_bytes()))
 
-        ray.get(self.desk.take.remote(f"{self.prefix}/{name}".strip("/"), file.read_bytes()))
+
+def wait_for(reference: Any) -> Any:
+    """What a reference stands for, fetched in a thread of its own.
+
+    While the main thread of a task waits, Ray gives its cores to the next task, and starts a process for it.
+    """
+    import ray
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(ray.get, reference).result()

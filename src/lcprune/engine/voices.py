@@ -85,4 +85,5 @@ class _Mouth(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(Exception):  # nobody listens any more: the work matters more
-            self.queue.put_nowait((record.levelno, self.speaker, record.getMessage()))
+            # Not `put_nowait`, which waits for an answer: the main thread of a task must not wait.
+            self.queue.actor.put_nowait.remote((record.levelno, self.speaker, record.getMessage()))
