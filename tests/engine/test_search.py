@@ -187,3 +187,9 @@ def test_a_candidate_that_ends_every_worker_is_refused(plain, digits, two) -> No
 
     with pytest.raises(lcprune.EngineError, match="workers died of the same candidate"):
         pruned(plain, digits, two, loss_fn=fatal)
+
+
+def test_nobody_at_the_address_is_said_at_once(ray, monkeypatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # an open connection would be used instead
+    with pytest.raises(lcprune.EngineError, match=r"no Ray cluster could be reached .* at '127\.0\.0\.1:1'"):
+        RayEngine("127.0.0.1:1").__enter__()

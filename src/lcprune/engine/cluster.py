@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,6 +68,7 @@ class RayEngine(Engine):
         ray = import_ray()
         if not ray.is_initialized():
             try:
+                _knock(self.address)
                 ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 where = f"at {self.address!r}" if self.address else "on this machine"
@@ -210,6 +212,13 @@ def import_ray() -> Any:
             "the ray engine needs Ray, which is not installed; it comes with: pip install lcprune[ray]"
         ) from None
     return ray
+
+
+def _knock(address: str | None) -> None:
+    """Find out in seconds, not minutes, that nobody is at HOST:PORT."""
+    host, _, port = (address or "").rpartition(":")
+    if port.isdigit() and host and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _result(call: Any, label: str, retries: int) -> Any:
