@@ -370,6 +370,8 @@ def tables(record: dict[str, Any]) -> str:
             errors_of = [piece[kind][part] for kind in ("error", "error_by_macs") for part in ("median", "p90")]
             cells = [f"{100 * error:.1f} %" for error in errors_of]
             lines.append(f"| {name.removeprefix('prediction ')} | {' | '.join(cells)} | {piece['whole_ms']:.3g} |")
+    if not any(name.startswith("loss") for name in record["pieces"]):
+        return "\n".join([*lines, "", "Losses have not been measured on this device.", ""])
     lines += [
         "",
         "| network, backend, batch | latency | LcP by latency | LcP by MACs | naive | uniform |",

@@ -126,6 +126,18 @@ def test_auto_reads_the_steps(step) -> None:
     assert read_steps(made(graph, step), graph) == step
 
 
+def test_auto_leaves_narrow_networks_something_to_choose_from() -> None:
+    layers = [
+        torch.nn.Conv2d(3, 16, 1),
+        torch.nn.Conv2d(16, 32, 1),
+        torch.nn.Conv2d(32, 64, 1),
+        torch.nn.Conv2d(64, 2, 1),
+    ]
+    graph = lcprune.trace(torch.nn.Sequential(*layers), torch.zeros(1, 3, 12, 12))
+    table = made(graph, 64)  # the device rounds everything up to 64: time does not depend on widths here
+    assert read_steps(table, graph) == 8
+
+
 def test_offset_and_factor() -> None:
     sums = np.array([1.0, 2.0, 4.0])
     assert fit(sums, 0.5 + 1.5 * sums).factor == pytest.approx(1.5)
