@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import ModuleType
 from typing import Any, TypeVar
@@ -146,20 +146,21 @@ def lcp(task: Task) -> Choice:
     return Choice(found.kept, found.history, meta, seconds)
 
 
-def learn(task: Task) -> Found:
+def learn(task: Task, start: Sequence[FloatArray] = ()) -> Found:
     """Search for the compensation whose selection moves the loss least.
 
     Args:
         task: needs data; its limits are the ones that candidates meet.
+        start: compensations to begin with, beside none at all.
     """
-    records = task.open_records()
+    records = task.open_records(**({"start": [beta.tolist() for beta in start]} if start else {}))
     if records.scores is not None:
         # A resumed search ranks by the very scores it began with: some metrics round differently every time.
         task.scores = records.scores
     evaluator = task.evaluator
     full_loss = evaluator.full_loss()
     records.start(task.scores, full_loss)
-    sampler = make_sampler(Space.of(task.scores, task.search.form), task.search, task.seed)
+    sampler = make_sampler(Space.of(task.scores, task.search.form), task.search, task.seed, start)
     try:
         return run_search(
             sampler,

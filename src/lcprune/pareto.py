@@ -33,7 +33,7 @@ from lcprune.latency.limit import (
 )
 from lcprune.mirror import on_any_file_system
 from lcprune.outcome import check
-from lcprune.search import Record, Search, objective
+from lcprune.search import Found, Record, Search, objective
 from lcprune.select import Limits
 from lcprune.select.limits import Extra
 from lcprune.task import Choice, Kept, Task
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from lcprune.plan import Plan
 
 METHODS = ("lcp", "naive", "uniform")
+LEARN = ("sweep", "tightest", "each")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,7 @@ class Frontier:
         points: of every method, in the order of the limits.
         full_loss: of the network before pruning.
         histories: limit that was searched at -> records of the search.
-        beta: the reused compensation; None if one was learned per limit.
+        beta: the reused compensation; None if every limit has its own.
     """
 
     points: tuple[Point, ...]
@@ -113,7 +114,7 @@ def pareto(
     macs: Sequence[float] | None = None,
     params: Sequence[float] | None = None,
     latency_ms: Sequence[float | str] | None = None,
-    learn: str = "tightest",
+    learn: str = "sweep",
     compare: Sequence[str] = METHODS,
     metric: str | Callable[..., Any] = "l2",
     loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
@@ -141,8 +142,10 @@ def pareto(
         macs: limits, each as in `prune`.
         params: limits, instead of `macs` or beside it (as many).
         latency_ms: limits, likewise; each network is measured, and cut anew while it misses its limit.
-        learn: "tightest" learns one compensation at the tightest limit and reuses it for all others: a
-            frontier for the price of one search. "each" learns one per limit.
+        learn: "sweep" shares the candidates of one search among the limits, the loosest first, and begins at each
+            with the best compensations of the one before: a frontier for the price of one search, nowhere worse
+            than naive pruning. "tightest" learns one compensation at the tightest limit and reuses it for all
+            others. "each" has a whole search per limit.
         compare: methods whose frontiers are wanted.
         metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify, engine: as in `prune`.
         latency, batch, backend: as in `prune`.
@@ -152,8 +155,8 @@ def pareto(
     Returns:
         The networks with costs and losses before tuning.
     """
-    if learn not in ("tightest", "each"):
-        raise ConfigError(f'learn={learn!r} is not known; choose "tightest" or "each"')
+    if learn not in LEARN:
+        raise ConfigError(f"learn={learn!r} is not known; choose one of {', '.join(map(repr, LEARN))}")
     strange = sorted(set(compare) - set(METHODS))
     if strange:
         raise ConfigError(f"compare={strange} are not methods of a frontier; choose out of {', '.join(METHODS)}")
@@ -269,13 +272,20 @@ def _choose(
         kept["naive"] = [task.ranking.select(limit) for limit in limits]
     if "uniform" in compare:
         kept["uniform"] = [task.ranking.uniform(limit) for limit in limits]
-    if "lcp" in compare and learn == "each":
-        kept["lcp"] = []
-        for value, limit in zip(given, limits, strict=True):
-            found = methods.learn(at(limit, f"search-{value:g}.jsonl"))
-            histories[value] = found.history
-            kept["lcp"].append(found.kept)
-            betas.append(found.beta)
+    if "lcp" in compare and learn in ("sweep", "each"):
+        founds: dict[int, Found] = {}
+        start: list[NDArray[np.float64]] = []
+        search = task.search if learn == "each" else _share(task.search, len(limits))
+        for index in sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index])):
+            learner = replace(at(limits[index], f"search-{given[index]:g}.jsonl"), search=search)
+            learner.scores, learner.evaluator = scores, evaluator
+            founds[index] = methods.learn(learner, start)
+            task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
+            if learn == "sweep":
+                start = _best(founds[index].history, search.pool // 2)
+        histories = {given[index]: founds[index].history for index in range(len(limits))}
+        kept["lcp"] = [founds[index].kept for index in range(len(limits))]
+        betas = [founds[index].beta for index in range(len(limits))]
     elif "lcp" in compare:
         tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
         learner = at(limits[tightest], "search.jsonl")
@@ -285,6 +295,22 @@ def _choose(
         histories[given[tightest]], betas = found.history, [found.beta] * len(limits)
         kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
     return kept, histories, betas
+
+
+def _share(search: Search, limits: int) -> Search:
+    """The settings of one limit's part of a search."""
+    total = max(2, search.total // limits)
+    pool = min(search.pool, max(2, total // 4))
+    sample = max(1, round(search.sample * pool / search.pool))
+    return replace(search, pool=pool, iterations=total - pool, sample=sample)
+
+
+def _best(history: Sequence[Record], most: int) -> list[NDArray[np.float64]]:
+    """Compensations of the best candidates, no two with the same counts; not that of naive pruning."""
+    found: dict[tuple[int, ...], Record] = {}
+    for record in sorted(history[1:], key=lambda record: record.difference):
+        found.setdefault(tuple(record.counts), record)
+    return [np.array(record.beta) for record in list(found.values())[:most]]
 
 
 def _tightness(task: Task, limits: Limits) -> float:

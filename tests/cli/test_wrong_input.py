@@ -39,7 +39,10 @@ PRUNE = ["prune", "resnet20", "--method", "naive"]
         (["export", "resnet20", "--format", "tflite"], "choose one of onnx"),
         (["report", "."], "not a run folder"),
         (["report"], "Missing argument"),
-        (["pareto", "digits_resnet", "--data", "digits", "--learn", "never"], "choose 'tightest' or 'each'"),
+        (
+            ["pareto", "digits_resnet", "--data", "digits", "--learn", "never"],
+            "choose one of 'sweep', 'tightest', 'each'",
+        ),
         (["pareto", "digits_resnet", "--data", "digits", "--methods", "schedule"], "not schedule"),
         (["tune", "--resume"], "--resume needs --out"),
         (["evaluate", "digits_resnet", "--data", "digits", "--device", "cuda:99"], "--device cuda:99"),

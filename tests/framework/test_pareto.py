@@ -22,8 +22,23 @@ def frontier(network, digits, **settings):
     )
 
 
+def test_one_search_is_shared_by_all_limits(trained, digits) -> None:
+    found = frontier(trained, digits, search=Search(pool=16, iterations=32, sample=4, images=128))
+    # A third of the candidates each, the loosest limit first; each begins with naive pruning.
+    assert list(found.histories) == LIMITS and found.beta is None
+    assert [len(history) for history in found.histories.values()] == [16, 16, 16]
+    assert all(not np.any(history[0].beta) for history in found.histories.values())
+    for lcp, naive in zip(found.curve("lcp"), found.curve("naive"), strict=True):
+        assert lcp.difference <= naive.difference
+        assert 0.5 * lcp.limit < lcp.macs / trained.graph.macs <= lcp.limit
+    # What was best at a limit is tried at the next one.
+    for loose, tight in ((0.7, 0.5), (0.5, 0.3)):
+        best = min(found.histories[loose][1:], key=lambda record: record.difference)
+        assert found.histories[tight][1].beta == best.beta
+
+
 def test_one_search_at_the_tightest_limit_serves_all(trained, digits) -> None:
-    found = frontier(trained, digits)
+    found = frontier(trained, digits, learn="tightest")
     assert list(found.histories) == [0.3] and len(found.histories[0.3]) == 16
     assert found.beta.shape == (len(trained.graph.groups),)
     for method in ("lcp", "naive", "uniform"):
@@ -53,7 +68,7 @@ def test_one_search_per_limit(plain, digits) -> None:
     for lcp, naive in zip(found.curve("lcp"), found.curve("naive"), strict=True):
         assert lcp.difference <= naive.difference
     # The tightest one is the same search either way.
-    reused = frontier(plain, digits)
+    reused = frontier(plain, digits, learn="tightest")
     assert reused.curve("lcp")[-1].plan.kept == found.curve("lcp")[-1].plan.kept
 
 
@@ -62,15 +77,23 @@ def test_limits_on_parameters(plain, digits) -> None:
     assert all(point.params <= point.limit * plain.graph.params for point in found.points)
 
 
-def test_records_are_written_and_gone_on_from(plain, digits, tmp_path) -> None:
-    whole = frontier(plain, digits, run_dir=tmp_path)
-    path = tmp_path / "search.jsonl"
+@pytest.mark.parametrize(
+    ("learn", "file", "after", "count"),
+    [("tightest", "search.jsonl", [], 17), ("sweep", "search-0.5.jsonl", ["search-0.3.jsonl"], 9)],
+)
+def test_records_are_written_and_gone_on_from(learn, file, after, count, plain, digits, tmp_path) -> None:
+    search = SHORT if learn == "tightest" else Search(pool=8, iterations=16, sample=3, images=128)
+    settings = {"learn": learn, "search": search, "run_dir": tmp_path}
+    whole = frontier(plain, digits, **settings)
+    path = tmp_path / file
     lines = path.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 17
-    path.write_bytes(b"".join(lines[:9]) + lines[9][:30])
-    again = frontier(plain, digits, run_dir=tmp_path, resume=True)
+    assert len(lines) == count
+    path.write_bytes(b"".join(lines[: count // 2]) + lines[count // 2][:30])
+    for later in after:  # as if it had been killed in the middle
+        (tmp_path / later).unlink()
+    again = frontier(plain, digits, **settings, resume=True)
     assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
-    assert len(path.read_bytes().splitlines()) == 17
+    assert len(path.read_bytes().splitlines()) == count
 
 
 def test_a_resumed_frontier_ranks_by_the_scores_it_began_with(plain, digits, tmp_path) -> None:

@@ -26,6 +26,7 @@ from lcprune.cli.networks import (
 from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.cli.show import listen
 from lcprune.cli.study import ORIGINAL, Study
+from lcprune.pareto import LEARN
 from lcprune.pareto import METHODS as FRONTIER_METHODS
 
 logger = logging.getLogger("lcprune")
@@ -148,8 +149,12 @@ def pareto(
     table: o.LatencyTable = None,
     learn: Annotated[
         str,
-        typer.Option(help="'tightest': one search for all limits; 'each': one per limit.", rich_help_panel=o.SEARCH),
-    ] = "tightest",
+        typer.Option(
+            help="'sweep': one search shared by all limits; 'tightest': learned at the tightest, used for all; "
+            "'each': a search per limit.",
+            rich_help_panel=o.SEARCH,
+        ),
+    ] = "sweep",
     methods: o.Methods = o.THREE_METHODS,
     metric: o.Metric = "l2",
     min_keep: o.MinKeep = 0.10,
@@ -185,8 +190,8 @@ def pareto(
       lcprune pareto runs/train --latency 80%,60%,40% --batch 1
     """
     check_names(methods, metric)
-    if learn not in ("tightest", "each"):
-        raise UsageError(f"--learn {learn}: choose 'tightest' or 'each'")
+    if learn not in LEARN:
+        raise UsageError(f"--learn {learn}: choose one of {', '.join(map(repr, LEARN))}")
     strange = [method for method in methods if method not in FRONTIER_METHODS]
     if strange:
         raise UsageError(f"a frontier has the methods {', '.join(FRONTIER_METHODS)}, not {', '.join(strange)}")

@@ -10,6 +10,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,11 @@ class Sampler(ABC):
         space: what a candidate is.
         search: the settings.
         seed: of the generator.
+        start: candidates to propose right after naive pruning, e.g. what another search found.
     """
 
-    def __init__(self, space: Space, search: Search, seed: int) -> None:
-        self.space, self.search = space, search
+    def __init__(self, space: Space, search: Search, seed: int, start: Sequence[FloatArray] = ()) -> None:
+        self.space, self.search, self.start = space, search, list(start)
         self.rng = np.random.default_rng(seed)
         self.asked = self.told = 0
         self.best: FloatArray = space.naive
@@ -43,7 +45,9 @@ class Sampler(ABC):
     def ask(self) -> FloatArray:
         """The next candidate; the first one is naive pruning."""
         self.asked += 1
-        return self.space.naive if self.asked == 1 else self._propose()
+        if self.asked == 1:
+            return self.space.naive
+        return self.start[self.asked - 2] if self.asked - 2 < len(self.start) else self._propose()
 
     def tell(self, beta: FloatArray, loss: float) -> None:
         """Report the loss of a candidate; one that is not a number counts as infinite."""
@@ -63,8 +67,8 @@ class Sampler(ABC):
 class RegularizedEvolution(Sampler):
     """The paper's search: the fittest of a sample is mutated, the oldest of the pool dies."""
 
-    def __init__(self, space: Space, search: Search, seed: int) -> None:
-        super().__init__(space, search, seed)
+    def __init__(self, space: Space, search: Search, seed: int, start: Sequence[FloatArray] = ()) -> None:
+        super().__init__(space, search, seed, start[: search.pool - 1])
         self.members: deque[tuple[FloatArray, float]] = deque(maxlen=search.pool)
         self.mutations = max(1, math.floor(search.mutate * space.groups + 0.5))
 
@@ -105,8 +109,8 @@ class CmaEs(Sampler):
     # The full covariance costs O(d^2) memory and O(d^3) time per generation; beyond this, its diagonal.
     _FULL_COVARIANCE = 200
 
-    def __init__(self, space: Space, search: Search, seed: int) -> None:
-        super().__init__(space, search, seed)
+    def __init__(self, space: Space, search: Search, seed: int, start: Sequence[FloatArray] = ()) -> None:
+        super().__init__(space, search, seed, start)
         try:
             import cmaes
         except ImportError as error:
@@ -121,10 +125,10 @@ class CmaEs(Sampler):
         self._waiting: list[tuple[FloatArray, FloatArray | None]] = []
 
     def ask(self) -> FloatArray:
-        """The next candidate; the first one is naive pruning and takes no part in a generation."""
-        first = self.asked == 0
+        """The next candidate; those that are not its own take no part in a generation."""
+        own = self.asked > len(self.start)
         beta = super().ask()
-        if first:
+        if not own:
             self._waiting.append((beta, None))
         return beta
 
@@ -156,6 +160,6 @@ SAMPLERS: dict[str, type[Sampler]] = {
 }
 
 
-def make_sampler(space: Space, search: Search, seed: int) -> Sampler:
+def make_sampler(space: Space, search: Search, seed: int, start: Sequence[FloatArray] = ()) -> Sampler:
     """The sampler that `search.algorithm` names."""
-    return SAMPLERS[search.algorithm](space, search, seed)
+    return SAMPLERS[search.algorithm](space, search, seed, start)
