@@ -30,7 +30,7 @@ from paper.work import Bench, is_done  # noqa: E402
 def candidates(runs: Path, scale: Scale) -> dict[str, float]:
     """Validation accuracy of every finished candidate."""
     names = [name for name, cell in registry(scale).items() if cell.kind == "tune" and "/best/" in name]
-    names += [f"{scale.network}/tune/{method}-50/1" for method in ("naive", "lcp", "each")]
+    names += [f"{scale.network}/tune/{method}-50/1" for method in ("naive", "sweep", "each")]
     return {name: Run.open(runs / name).records("results")[0]["val_accuracy"] for name in names if is_done(runs, name)}
 
 

@@ -150,21 +150,27 @@ def chosen(cells: dict[str, Cell], patterns: Sequence[str], shown: Sequence[str]
 def _ordered(scale: Scale) -> Iterator[Cell]:
     yield from _before_tuning(scale)
     for limit in scale.limits:
-        for method in ("lcp", "naive", "uniform"):
+        for method in ("sweep", "naive", "uniform"):
             yield _tune(scale, method, limit, 1)
     yield from _objectives(scale)
     for limit in scale.limits:
         for trial in range(2, scale.trials + 1):
-            for method in ("lcp", "naive", "uniform"):
+            for method in ("sweep", "naive", "uniform"):
                 yield _tune(scale, method, limit, trial)
         for trial in range(1, scale.trials + 1):
             if trial > 1 and limit != min(scale.limits):
                 yield _each(scale, limit, trial)
-            if limit != min(scale.limits):  # there, the search for the frontier is the search for the limit
+            if limit != min(scale.limits):  # there, the search at the tightest limit is the search for the limit
                 yield _tune(scale, "each", limit, trial)
+            else:
+                yield _tune(scale, "lcp", limit, trial)
         if limit == scale.limits[0]:
             yield from _best(scale)
     yield from _in_full(scale)
+    for limit in scale.limits:
+        for trial in range(1, scale.trials + 1):
+            if limit != min(scale.limits):
+                yield _tune(scale, "lcp", limit, trial)
     for other, limits in scale.others.items():
         yield from _other(scale, other, limits)
     for limit in scale.limits:
@@ -176,6 +182,8 @@ def _before_tuning(scale: Scale) -> Iterator[Cell]:
     """Searches and cuts: seconds each, so they go first."""
     shown = ("table-1", "figure-2", "figure-3", "figure-4", "figure-5", "figure-7", "figure-8")
     yield _frontier(scale, "l2", 1, shown, ("lcp", "naive", "uniform"))
+    for trial in range(1, scale.trials + 1):
+        yield _sweep(scale, trial)
     yield Cell(f"{scale.network}/metric", "metric", scale.network, shown=("figure-1",), options={"units": scale.units})
     for limit in scale.limits:
         if limit != min(scale.limits):
@@ -190,7 +198,15 @@ def _before_tuning(scale: Scale) -> Iterator[Cell]:
         yield _frontier(scale, f"floor-{percent(floor)}", 1, ("figure-8",), ("lcp", "naive"), min_keep=floor)
 
 
+def _sweep(scale: Scale, trial: int) -> Cell:
+    """One search shared by all limits: what `lcprune.pareto` does."""
+    options = {"limits": list(scale.limits), "methods": ["lcp"], "learn": "sweep"}
+    name, shown = f"{scale.network}/sweep/{trial}", ("table-1", "figure-2", "figure-4")
+    return Cell(name, "frontier", scale.network, trial, shown=shown, options=options)
+
+
 def _frontier(scale: Scale, name: str, trial: int, shown: Iterable[str], methods: Sequence[str], **more: Any) -> Cell:
+    """One search at the tightest limit, used for all."""
     options = {"limits": list(scale.limits), "methods": list(methods), **more}
     full = f"{scale.network}/frontier/{name}/{trial}"
     return Cell(full, "frontier", scale.network, trial, shown=tuple(shown), options=options)
@@ -208,12 +224,14 @@ def _tune(scale: Scale, method: str, limit: float, trial: int, resource: str = "
     """A network of table 1. Naive and uniform networks are the same in every trial; only their tuning differs."""
     if method == "each":
         source = f"{scale.network}/each/{percent(limit)}/{trial}"
+    elif method == "sweep":
+        source = f"{scale.network}/sweep/{trial}"
     else:
         kind = "l2" if resource == "macs" else resource
         source = f"{scale.network}/frontier/{kind}/{trial if method == 'lcp' else 1}"
     shown = ("table-1", "figure-2") if resource == "macs" else ("figure-2",)
     name = f"{scale.network}/tune/{method}-{percent(limit)}{'' if resource == 'macs' else '-params'}/{trial}"
-    cut = "lcp" if method == "each" else method
+    cut = "lcp" if method in ("each", "sweep") else method
     options = {"plan": f"{cut}-{percent(limit)}", "method": method, "limit": limit, "resource": resource}
     return Cell(name, "tune", scale.network, trial, (source,), shown, {**options, "recipe": {"epochs": scale.epochs}})
 
@@ -266,7 +284,7 @@ def _selections(scale: Scale) -> Iterator[tuple[str, dict[str, Any]]]:
 def _best(scale: Scale) -> Iterator[Cell]:
     """What can be added to the paper's recipe at half the MACs; judged on validation images only."""
     limit, network = 0.5, scale.network
-    sources = {"lcp": f"{network}/frontier/l2/1", "naive": f"{network}/frontier/l2/1"}
+    sources = {"lcp": f"{network}/sweep/1", "naive": f"{network}/frontier/l2/1"}
     distil = {"distill": 0.5, "temperature": 4.0}
     long = {"epochs": 2 * scale.epochs, "schedule": "cosine", "lr": 0.05}
 

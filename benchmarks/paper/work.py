@@ -180,6 +180,7 @@ def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
         bench.network(cell.network),
         bench.example(cell.network),
         data=bench.images(cell.trial),
+        learn=options.get("learn", "tightest"),
         compare=options["methods"],
         metric=metric,
         min_keep=options.get("min_keep", 0.1),
