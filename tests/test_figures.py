@@ -87,6 +87,18 @@ def test_where_the_time_of_searches_on_digits_went() -> None:
     assert f"{max(s['planning'] / s['total'] for s in spent):.1%}" == "4.2%"
 
 
+def test_frontiers() -> None:
+    rows = record("results/frontier.json")["rows"]
+    for learn in ("sweep", "tightest", "each"):
+        mine = [entry for entry in rows if entry["learn"] == learn]
+        assert len(mine) == 12
+        ratios = [[ours / naive for ours, naive in zip(e["lcp"], e["naive"], strict=True)] for e in mine]
+        *medians, worse, candidates = row(METHOD, f"`{learn}`")
+        assert medians == [f"{statistics.median(column):.2f}" for column in zip(*ratios, strict=True)]
+        assert worse == f"{sum(ratio > 1 + 1e-7 for ratios_of in ratios for ratio in ratios_of)} of 72"
+        assert candidates == f"{statistics.median(entry['candidates'] for entry in mine):,.0f}"
+
+
 def test_searches() -> None:
     import search_tables
 

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "benchmarks" / "paper"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 NET = TINY.network
-SOME = [f"{NET}/{name}" for name in ("metric", "tune/[ln]*-50/1", "objective/50/*", "best/naive-distilled/1")]
+SOME = [f"{NET}/{name}" for name in ("metric", "tune/[ns]*-50/1", "objective/50/*", "best/naive-distilled/1")]
 
 
 def cells_of(out: Path, *words: object) -> list[str]:
@@ -79,7 +79,7 @@ def test_what_a_table_needs_comes_with_it() -> None:
     assert names == {"resnet56/tune/lcp-50/2", "resnet56/frontier/l2/2"}
     shown = {cell.name for cell in chosen(cells, [], ["table-1"])}
     trials = [
-        f"resnet56/tune/{m}-{limit}/{n}" for m in ("uniform", "naive", "lcp") for limit in (70, 20) for n in (1, 3)
+        f"resnet56/tune/{m}-{limit}/{n}" for m in ("uniform", "naive", "sweep") for limit in (70, 20) for n in (1, 3)
     ]
     assert shown.issuperset(trials) and "resnet56/metric" not in shown
 

@@ -37,7 +37,7 @@ def main() -> None:
     scale = TINY if options.tiny else PAPER
     bench = Bench(options.data, options.runs, scale, options.device)
     for limit in sorted(scale.limits):
-        name = f"{scale.network}/tune/lcp-{percent(limit)}/1"
+        name = f"{scale.network}/tune/sweep-{percent(limit)}/1"
         if not is_done(options.runs, name):
             print(f"{name} is not finished")
             continue

@@ -46,7 +46,7 @@ def _titled(figure: Made, name: str, title: str, caption: str | None = None) -> 
 
 def _named(rows: Sequence[Row]) -> list[Row]:
     """Rows with methods as a reader knows them."""
-    words = {"each": "lcp, search per limit"}
+    words = {"each": "lcp, search per limit", "sweep": "lcp, shared search", "lcp": "lcp, learned at the tightest"}
     return [{**row, "method": words.get(row["method"], row["method"])} for row in rows]
 
 
@@ -84,9 +84,10 @@ def _untuned(rows: Sequence[Row]) -> list[Row]:
 
 def figure_4(store: Store) -> Made:
     """Accuracy before tuning."""
-    rows = _untuned(store.rows("results", f"{store.network}/frontier/l2/"))
-    each = _untuned(store.rows("results", f"{store.network}/each/"))
-    rows += [{**row, "method": "lcp, search per limit"} for row in each]
+    rows = _named(_untuned(store.rows("results", f"{store.network}/frontier/l2/")))
+    for kind, words in (("each", "lcp, search per limit"), ("sweep", "lcp, shared search")):
+        found = _untuned(store.rows("results", f"{store.network}/{kind}/"))
+        rows += [{**row, "method": words} for row in found]
     caption = "Right after pruning, on test images."
     return _titled(
         frontier_macs(_records(results=[*original(store), *rows] if rows else [])), "figure-4", "Before", caption
