@@ -100,19 +100,20 @@ def growth(kind: str = "cuda") -> str:
     """One thing changed at a time."""
     body = []
     for row in rows(kind):
-        partner = _partner(rows(kind), row)
-        if partner is not None:
-            body.append(
-                (
-                    NETWORKS[row["network"]],
-                    f"{row['macs']:.0%}".replace("%", " %"),
-                    f"{row['candidates']:,}",
-                    f"{row['evaluations']:,}",
-                    f"{row['images']:,}",
-                    *(f"{one['total_s']:.1f}" for one in (row, partner)),
-                    *(f"{1e3 * one['evaluating_s'] / one['evaluations']:.1f}" for one in (row, partner)),
-                )
+        if row["variant"] != "zero" or row["cold"] or row["precision"] != "fp32":
+            continue
+        both = (row, _partner(rows(kind), row))
+        body.append(
+            (
+                NETWORKS[row["network"]],
+                f"{row['macs']:.0%}".replace("%", " %"),
+                f"{row['candidates']:,}",
+                f"{row['evaluations']:,}",
+                f"{row['images']:,}",
+                *("–" if one is None else f"{one['total_s']:.1f}" for one in both),
+                *("–" if one is None else f"{1e3 * one['evaluating_s'] / one['evaluations']:.1f}" for one in both),
             )
+        )
     head = (
         "network",
         "MACs",
@@ -173,8 +174,6 @@ def refresh(page: str) -> str:
 def _partner(found: list[Row], row: Row) -> Row | None:
     """The same search in bf16, of one in float32."""
     same = ("network", "macs", "candidates", "images", "batch_size", "variant", "cold")
-    if row["variant"] != "zero" or row["cold"] or row["precision"] != "fp32":
-        return None
     alike = (one for one in found if all(one[name] == row[name] for name in same))
     return next((one for one in alike if one["precision"] == "bf16"), None)
 
