@@ -182,7 +182,7 @@ def test_cores_share_batches_but_no_module(digits, monkeypatch) -> None:
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     shared = SlicingEvaluator(graph, batches, cross_entropy)
     monkeypatch.undo()
-    assert shared.cores == 3 and torch.get_num_threads() == threads
+    assert shared.teams == 3 and torch.get_num_threads() == threads
     for kept in selections(graph):
         assert shared.loss(kept) == pytest.approx(physical(graph, batches, kept), rel=1e-4)
         assert shared.loss(kept) == pytest.approx(alone.loss(kept), rel=1e-12)

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 Prepare = Callable[[nn.Module, Sequence[Batch]], None]
 
+_TEAMS = 8  # each has a copy of every candidate's modules, which takes milliseconds to make
+
 
 class SlicingEvaluator(Evaluator):
     """Cuts each candidate out of the network, folds its batch norms and runs it.
 
-    On a CPU each core runs whole batches of its own: layers this small are done before the cores have agreed
-    on how to share one.
+    On a CPU each core, or each of a few teams of them, runs whole batches of its own: layers this small are done
+    before many cores have agreed on how to share one.
 
     Args:
         graph: of the network.
@@ -57,8 +59,8 @@ class SlicingEvaluator(Evaluator):
         self.pairs = checked_pairs(graph.model, self.batches[0].inputs) if fold else []
         self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
         on_cpu = next(graph.model.parameters()).device.type == "cpu"
-        self.cores = min(torch.get_num_threads(), len(self.batches)) if on_cpu else 1
-        self._pool = _one_thread_each(self.cores) if self.cores > 1 else None
+        self.teams = min(_TEAMS, torch.get_num_threads(), len(self.batches)) if on_cpu else 1
+        self._pool = _make_teams(self.teams) if self.teams > 1 else None
         self._timed("preparing", started)
 
     def exactly(self) -> Evaluator:
@@ -89,23 +91,23 @@ class SlicingEvaluator(Evaluator):
             return float(mean_loss(model, self._inputs, self.loss_fn))
         # Modules may keep things on themselves while they run, so no two threads share one; weights are shared.
         weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        copies = [model, *(copy.deepcopy(model, dict(weights)) for _ in range(self.cores - 1))]
+        copies = [model, *(copy.deepcopy(model, dict(weights)) for _ in range(self.teams - 1))]
 
         def share(number: int) -> list[float]:
             with torch.inference_mode():
-                mine = self._inputs[number :: self.cores]
+                mine = self._inputs[number :: self.teams]
                 return [float(mean_loss(copies[number], [batch], self.loss_fn)) * batch.size for batch in mine]
 
-        shares = list(self._pool.map(share, range(self.cores)))
-        # Added up in the order of the batches, whichever core was first.
-        return sum(shares[index % self.cores][index // self.cores] for index in range(len(self._inputs))) / self.images
+        shares = list(self._pool.map(share, range(self.teams)))
+        # Added up in the order of the batches, whichever team was first.
+        return sum(shares[index % self.teams][index // self.teams] for index in range(len(self._inputs))) / self.images
 
 
-def _one_thread_each(cores: int) -> ThreadPoolExecutor:
-    """Threads in which PyTorch uses one core; the caller's own number of threads stays."""
+def _make_teams(teams: int) -> ThreadPoolExecutor:
+    """Threads in which PyTorch uses its share of the cores; the caller's own number of threads stays."""
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(cores, "judge", initializer=torch.set_num_threads, initargs=(1,))
-    together = threading.Barrier(cores)
-    list(pool.map(lambda _: together.wait(), range(cores)))
+    pool = ThreadPoolExecutor(teams, "judge", initializer=torch.set_num_threads, initargs=(threads // teams,))
+    together = threading.Barrier(teams)
+    list(pool.map(lambda _: together.wait(), range(teams)))
     torch.set_num_threads(threads)
     return pool
