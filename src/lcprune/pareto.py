@@ -196,6 +196,7 @@ def pareto(
         kept, histories, betas = _choose(task, given, limits, learn, compare, folder)
         # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
         judge = task.evaluator if not search.prepares else _plain(task).evaluator
+        judge = judge if judge.precision == "fp32" else judge.exactly()
         full_loss = judge.full_loss()
         points = []
         for method in compare:
@@ -268,16 +269,13 @@ def _choose(
         one.scores, one.evaluator = scores, evaluator
         return one
 
-    if "naive" in compare:
-        kept["naive"] = [task.ranking.select(limit) for limit in limits]
-    if "uniform" in compare:
-        kept["uniform"] = [task.ranking.uniform(limit) for limit in limits]
     if "lcp" in compare and learn in ("sweep", "each"):
         founds: dict[int, Found] = {}
         start: list[NDArray[np.float64]] = []
         search = task.search if learn == "each" else _share(task.search, len(limits))
+        files = _files(given)
         for index in sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index])):
-            learner = replace(at(limits[index], f"search-{given[index]:g}.jsonl"), search=search)
+            learner = replace(at(limits[index], files[index]), search=search)
             learner.scores, learner.evaluator = scores, evaluator
             founds[index] = methods.learn(learner, start)
             task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
@@ -294,11 +292,25 @@ def _choose(
         task.scores = scores
         histories[given[tightest]], betas = found.history, [found.beta] * len(limits)
         kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
+    # Last: a resumed search brought the scores that it began with.
+    if "naive" in compare:
+        kept["naive"] = [task.ranking.select(limit) for limit in limits]
+    if "uniform" in compare:
+        kept["uniform"] = [task.ranking.uniform(limit) for limit in limits]
     return kept, histories, betas
 
 
+def _files(given: Sequence[float]) -> list[str]:
+    """Names for the records of each limit; limits that read alike (0.5 twice, with two other limits) are numbered."""
+    names = [f"search-{limit:g}" for limit in given]
+    counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
+    return [f"{name}{f'-{count}' if count > 1 else ''}.jsonl" for name, count in zip(names, counts, strict=True)]
+
+
 def _share(search: Search, limits: int) -> Search:
-    """The settings of one limit's part of a search."""
+    """The settings of one limit's part of a search; all of it where there is one limit."""
+    if limits == 1:
+        return search
     total = max(2, search.total // limits)
     pool = min(search.pool, max(2, total // 4))
     sample = max(1, round(search.sample * pool / search.pool))

@@ -99,10 +99,11 @@ def test_a_frontier_with_workers(plain, digits, two) -> None:
 
 def test_prepared_candidates_and_steps(plain, digits, two) -> None:
     """Each round's network goes to the workers anew; what prepares candidates goes along."""
-    search = Search(pool=4, iterations=4, sample=2, images=64, recalibrate=True, together=2)
+    search = Search(pool=4, iterations=4, sample=2, images=64, recalibrate=True, together=2, precision="bf16")
     options = {"steps": 2, "search": search, "macs": 0.5}
     here, there = pruned(plain, digits, **options), pruned(plain, digits, two, **options)
     assert [told(step.history) for step in there.steps] == [told(step.history) for step in here.steps]
+    assert there.plan.meta == here.plan.meta
 
 
 def test_finalists_are_judged_exactly_where_candidates_are_only_ranked(plain, digits, two) -> None:

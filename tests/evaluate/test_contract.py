@@ -275,3 +275,79 @@ def test_a_loss_that_cannot_be_captured_still_counts_on_a_gpu(plain, digits) -> 
     kept = next(selections(graph))
     assert evaluator.work.captures == 0
     assert evaluator.loss(kept) == pytest.approx(reference.loss(kept), rel=1e-4)
+
+
+class Particular(nn.Module):
+    """A network that cannot be run in every layout and precision."""
+
+    def __init__(self, view: bool = False, own_numbers: bool = False) -> None:
+        super().__init__()
+        self.view, self.own_numbers = view, own_numbers
+        self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 8, 3, padding=1)
+        self.classifier = nn.Linear(8 * 16, 5)
+
+    def forward(self, x):
+        x = x - torch.zeros(1, 3, 1, 1) if self.own_numbers else x  # float32, whatever the images are
+        x = self.second(self.first(x).relu()).relu()
+        return self.classifier(x.view(len(x), -1) if self.view else x.flatten(1))
+
+
+@pytest.mark.parametrize("kind", ["slice", "zero"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("trait", ["view", "own_numbers"])
+def test_networks_that_do_not_run_in_every_layout_and_precision(trait, precision, kind, caplog) -> None:
+    torch.manual_seed(0)
+    graph = lcprune.trace(Particular(**{trait: True}), torch.zeros(2, 3, 4, 4))
+    samples = [(torch.randn(3, 4, 4), torch.tensor(index % 5)) for index in range(20)]
+    search = Search(batch_size=10, precision=precision, evaluator=kind)
+    with caplog.at_level("WARNING", "lcprune"):
+        evaluator = make_evaluator(graph, samples, cross_entropy, search)
+    exact = precision == "fp32" or trait == "own_numbers"
+    assert evaluator.precision == ("fp32" if exact else "bf16")
+    assert ("does not run in bf16" in caplog.text) == (precision == "bf16" and exact)
+    for kept in selections(graph):
+        expected = physical(graph, collate(samples, 10), kept)
+        assert evaluator.loss(kept) == pytest.approx(expected, rel=1e-4 if exact else 2e-2)
+
+
+def test_outputs_in_halves_reach_the_loss_in_float32_wherever_they_are(plain, digits) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = plain.model
+
+        def forward(self, x):
+            return {"classes": self.network(x)}
+
+    seen = []
+
+    def loss_fn(output, target):
+        seen.append(output["classes"].dtype)
+        return cross_entropy(output["classes"], target)
+
+    graph = lcprune.trace(Named(), digits.example)
+    make_evaluator(graph, draw(digits.train, 32, seed=0), loss_fn, Search(precision="bf16")).full_loss()
+    assert set(seen) == {torch.float32}
+
+
+def test_additions_of_another_type_stay_apart() -> None:
+    from lcprune.evaluate.fuse import Fused
+
+    class Promotes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 1, dtype=torch.bfloat16)
+
+        def forward(self, x):
+            return self.conv(x.bfloat16()) + x
+
+    model, x = Promotes().eval().requires_grad_(False), torch.randn(2, 3, 4, 4)
+    made = Fused(model)(x)
+    assert made.dtype == torch.float32 and torch.equal(made, model(x))
+
+
+def test_the_kernel_is_not_asked_to_count_beyond_32_bits() -> None:
+    from lcprune.evaluate import kernels
+
+    assert kernels.counts((500, 3, 224, 224), 64, (3, 3))
+    assert not kernels.counts((3000, 64, 112, 112), 64, (1, 1))

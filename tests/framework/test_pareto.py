@@ -104,7 +104,30 @@ def test_a_resumed_frontier_ranks_by_the_scores_it_began_with(plain, digits, tmp
 
     whole = frontier(plain, digits, metric=restless, run_dir=tmp_path)
     again = frontier(plain, digits, metric=restless, run_dir=tmp_path, resume=True)
-    assert [p.plan.kept for p in again.curve("lcp")] == [p.plan.kept for p in whole.curve("lcp")]
+    assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
+
+
+def test_a_single_limit_has_the_whole_search_as_it_was_asked_for(plain, digits) -> None:
+    search = Search(pool=10, iterations=2, sample=3, images=64)
+    found = frontier(plain, digits, macs=[0.5], search=search)
+    alone = lcprune.prune(plain.model, digits.example, data=digits.train, macs=0.5, search=search, progress=False)
+    assert [record.beta for record in found.histories[0.5]] == [record.beta for record in alone.history]
+
+
+@pytest.mark.parametrize("learn", ["sweep", "each"])
+def test_limits_that_read_alike_have_records_of_their_own(learn, plain, digits, tmp_path) -> None:
+    settings = {"macs": [0.5, 0.5], "params": [0.6, 0.3], "learn": learn, "run_dir": tmp_path}
+    whole = frontier(plain, digits, **settings)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["search-0.5-2.jsonl", "search-0.5.jsonl"]
+    again = frontier(plain, digits, **settings, resume=True)
+    assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
+
+
+def test_losses_are_of_float32_where_candidates_are_ranked_in_less(plain, digits) -> None:
+    half = frontier(plain, digits, search=Search(pool=4, iterations=4, images=128, precision="bf16"))
+    exact = frontier(plain, digits, compare=("naive", "uniform"))
+    assert half.full_loss == exact.full_loss
+    assert [point.loss for point in half.curve("naive")] == [point.loss for point in exact.curve("naive")]
 
 
 @pytest.mark.parametrize(

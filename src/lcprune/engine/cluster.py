@@ -125,7 +125,8 @@ class RayEngine(Engine):
         _send_user_modules()
         part = share(self.workers, self.machines(), self.gpus)
         case = Case.pack(graph, samples, loss_fn, search, self._threads(part.cpus))
-        return CrewEvaluator(graph, loss_fn, self._get_crew, import_ray().put(case), search.precision)
+        precision = "fp32" if search.prepares else search.precision  # prepared candidates are judged as they are here
+        return CrewEvaluator(graph, loss_fn, self._get_crew, import_ray().put(case), precision)
 
     def share(self, value: Any) -> Shared:
         return _Reference(import_ray().put(value))

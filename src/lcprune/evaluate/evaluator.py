@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils import _pytree as pytree
 
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.prepare import call
@@ -134,10 +135,13 @@ def mean_loss(model: Callable[..., Any], batches: Sequence[Batch], loss_fn: Loss
     total: Any = 0.0
     for batch in batches:
         output = call(model, batch.inputs)
-        if isinstance(output, torch.Tensor) and output.dtype in (torch.bfloat16, torch.float16):
-            output = output.float()
+        output = pytree.tree_map_only(torch.Tensor, _at_least_float32, output)
         total = total + loss_fn(output, batch.target).detach().double() * (batch.size / images)
     return torch.as_tensor(total)
+
+
+def _at_least_float32(output: torch.Tensor) -> torch.Tensor:
+    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
 
 
 @contextlib.contextmanager

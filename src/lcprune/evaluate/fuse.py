@@ -9,7 +9,6 @@ is written into them takes effect.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,7 +67,8 @@ def joined(
     """clamp(convolution(x) + bias + other, *bounds), by whatever is fastest."""
     if x.is_cuda:
         relu = bounds == (0.0, math.inf)
-        if kernels.available() and kernels.prefers(weight.shape[1], weight.shape[0], x.dtype, relu):
+        usable = kernels.available() and kernels.counts(x.shape, weight.shape[0], padding)
+        if usable and kernels.prefers(weight.shape[1], weight.shape[0], x.dtype, relu):
             return kernels.convolution(x, weight, bias, other, stride, padding, dilation, bounds)
         if relu and x.dtype != torch.float32:
             if other is None:
@@ -88,7 +88,7 @@ def _join(recorded: fx.GraphModule) -> int:
         reader = _only_reader(last)
         if reader is not None and _is_addition(reader):
             (operand,) = (operand for operand in reader.args if operand is not last)
-            if _size(operand) == _size(conv):
+            if _kind(operand) == _kind(conv):
                 last, other = reader, operand
                 reader = _only_reader(last)
         if reader is not None and reader.target is aten.relu.default:
@@ -129,6 +129,7 @@ def _is_addition(node: fx.Node) -> bool:
     )
 
 
-def _size(node: Any) -> Sequence[int] | None:
+def _kind(node: Any) -> tuple[Any, ...] | None:
+    """Shape and type: with another of either, an addition broadcasts or promotes, which the joined step does not."""
     value = node.meta.get("tensor_meta")
-    return None if value is None else tuple(value.shape)
+    return None if value is None else (tuple(value.shape), value.dtype)

@@ -75,6 +75,19 @@ def convolution(
     return y
 
 
+def counts(shape: Sequence[int], outputs: int, padding: Sequence[int]) -> bool:
+    """Whether 32 bits, in which the kernel counts, can number what it reads and writes.
+
+    Args:
+        shape: of the images, (images, channels, height, width).
+        outputs: channels that the convolution makes.
+        padding: of the convolution.
+    """
+    images, channels, height, width = shape
+    places = images * (height + 2 * padding[0]) * (width + 2 * padding[1])
+    return places * max(channels, outputs) < 2**31
+
+
 def prefers(channels: int, outputs: int, dtype: torch.dtype, relu: bool) -> bool:
     """Whether this kernel was faster than cuDNN's on an H200.
 

@@ -12,6 +12,7 @@ from torch import nn
 from lcprune.errors import PlanError
 from lcprune.evaluate.draw import Batch, collate
 from lcprune.evaluate.evaluator import Evaluator, LossFn
+from lcprune.evaluate.layout import runs
 from lcprune.evaluate.prepare import recalibrate, short_tuning
 from lcprune.evaluate.slicing import Prepare, SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
@@ -44,15 +45,19 @@ def make_evaluator(
     device = next(graph.model.parameters()).device
     batches = collate(samples, search.batch_size or default_batch_size(graph, len(samples), device), device)
     prepare = _prepare(search, loss_fn)
+    precision = search.precision
+    if precision == "bf16" and prepare is None and not runs(graph.model, batches[0], bf16=True):
+        logger.warning("candidates are judged in float32: this network does not run in bf16")
+        precision = "fp32"
     zero = search.evaluator == "zero" or (search.evaluator == "auto" and device.type == "cuda")
     if prepare is None and zero and not all(group.name in graph.mixing for group in graph.groups):
         try:
-            return ZeroingEvaluator(graph, batches, loss_fn, precision=search.precision)
+            return ZeroingEvaluator(graph, batches, loss_fn, precision=precision)
         except PlanError as error:
             logger.info("candidates are judged as smaller networks: %s", error)
     # What is trained before it is judged is trained in float32.
-    precision = "bf16" if search.precision == "bf16" and prepare is None else "fp32"
-    last = device.type == "cpu"
+    precision = "bf16" if precision == "bf16" and prepare is None else "fp32"
+    last = device.type == "cpu" and runs(graph.model, batches[0], channels_last=True)
     return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare, channels_last=last, precision=precision)
 
 

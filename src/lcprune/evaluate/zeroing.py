@@ -27,6 +27,7 @@ from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
 from lcprune.evaluate.fold import agree, fold_
 from lcprune.evaluate.fuse import Fused
+from lcprune.evaluate.layout import runs
 from lcprune.evaluate.prepare import call
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.switchboard import Switchboard
@@ -74,7 +75,8 @@ class ZeroingEvaluator(Evaluator):
         if fuse is None:
             fuse = self.device.type == "cuda" and precision in ("fp32", "bf16") and kernels.available()
         if channels_last is None:
-            channels_last = fuse or (self.device.type == "cuda" and precision != "fp32")
+            wanted = fuse or (self.device.type == "cuda" and precision != "fp32")
+            channels_last = wanted and runs(graph.model, self.batches[0], channels_last=True)
         self.channels_last = channels_last
         self.model = copy.deepcopy(graph.model).eval().requires_grad_(False)
         if fold:
