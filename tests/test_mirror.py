@@ -69,6 +69,44 @@ def test_a_file_that_changes_during_the_look_waits(tmp_path) -> None:
     assert store.sent == []
 
 
+def test_a_file_that_is_written_again_while_others_are_sent_waits(tmp_path) -> None:
+    """The row that says that a network is complete must not arrive before the network."""
+
+    class Slow(Listed):
+        def send(self, name: str, file: Path) -> None:
+            super().send(name, file)
+            if name == "log":
+                (tmp_path / "network").write_text("whole")
+                (tmp_path / "results").write_text("complete")
+
+    store = Slow()
+    for number, name in enumerate(("log", "results", "network")):
+        (tmp_path / name).write_text("")
+        moment = time.time_ns() - 10**10 + number * 10**6
+        os.utime(tmp_path / name, ns=(moment, moment))
+    mirror = Mirror(tmp_path, store, seconds=1000)
+    mirror.send()
+    assert store.sent == [("log", "")]
+    time.sleep(0.05)
+    mirror.send()
+    assert sorted(store.sent[1:]) == [("network", "whole"), ("results", "complete")]
+
+
+def test_what_can_never_be_sent_is_kept(tmp_path, monkeypatch) -> None:
+    """Whoever lost the way to the bucket has not lost the work."""
+
+    def refuse(self: UrlStore, name: str, file: Path) -> None:
+        raise PermissionError("the token has expired")
+
+    monkeypatch.setattr(UrlStore, "send", refuse)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run = Run.create(f"memory://runs/{tmp_path.name}", "prune", {"model": "x"})
+    with pytest.raises(lcprune.errors.MirrorError, match=r"the token has expired; all of it is in .*unsent"), run:
+        run.add("results", {"network": "lcp"})
+    (copy,) = tmp_path.glob("lcprune-unsent-*")
+    assert Run.open(copy).records("results") == [{"network": "lcp"}]
+
+
 def test_what_cannot_be_sent_is_said_at_the_end(tmp_path, caplog) -> None:
     class Broken(Listed):
         def send(self, name: str, file: Path) -> None:

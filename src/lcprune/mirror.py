@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from lcprune.errors import ConfigError, MissingDependencyError
+from lcprune.errors import ConfigError, MirrorError, MissingDependencyError
 
 logger = logging.getLogger("lcprune")
 
@@ -48,10 +49,11 @@ class Mirror:
         folder: on this machine; made if it does not exist.
         store: the other side.
         seconds: between looks for changes.
+        rescue: the folder is a passing one: if it cannot be sent at the end, leave a copy of it.
     """
 
-    def __init__(self, folder: Path, store: Store, seconds: float = _SECONDS) -> None:
-        self.folder, self.store, self.seconds = folder, store, seconds
+    def __init__(self, folder: Path, store: Store, seconds: float = _SECONDS, rescue: bool = False) -> None:
+        self.folder, self.store, self.seconds, self.rescue = folder, store, seconds, rescue
         self._sent: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -71,7 +73,17 @@ class Mirror:
         if self._thread is not None:
             self._thread.join()
         time.sleep(_TICK_NS / 1e9)
-        self.send()
+        try:
+            self.send()
+        except Exception as error:
+            if not self.rescue:
+                raise
+            copy = shutil.copytree(self.folder, tempfile.mkdtemp(prefix="lcprune-unsent-"), dirs_exist_ok=True)
+            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise MirrorError(
+                f"{getattr(self.store, 'url', 'the run folder')} could not be written: {line}; all of it is in {copy}: "
+                "copy that there to go on with --resume"
+            ) from error
 
     def fetch(self) -> None:
         """Fill the folder from the store."""
@@ -87,6 +99,9 @@ class Mirror:
             changed = [entry for entry in self._files() if entry[1] != self._sent.get(entry[0]) and entry[1][0] <= now]
             for name, stamp, file in sorted(changed, key=lambda entry: entry[1]):
                 with contextlib.suppress(FileNotFoundError):
+                    # It was written again while others were sent: it may speak of files that were not.
+                    if _stamp(file) != stamp:
+                        break
                     self.store.send(name, file)
                     self._sent[name] = stamp
 
@@ -94,10 +109,9 @@ class Mirror:
         found = []
         for file in self.folder.rglob("*"):
             with contextlib.suppress(FileNotFoundError):
-                status = file.stat()
                 if file.is_file() and not file.name.startswith("."):  # a dot: being written
                     name = file.relative_to(self.folder).as_posix()
-                    found.append((name, (status.st_mtime_ns, status.st_size), file))
+                    found.append((name, _stamp(file), file))
         return found
 
     def _watch(self) -> None:
@@ -105,7 +119,12 @@ class Mirror:
             try:
                 self.send()
             except Exception as error:  # the last attempt, at the end, is the one that raises
-                logger.warning("%s could not be sent yet: %s", self.folder, error)
+                logger.warning("%s could not be sent yet: %s", getattr(self.store, "url", self.folder), error)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_mtime_ns, status.st_size
 
 
 class UrlStore:
@@ -172,7 +191,7 @@ def local_folder(path: str | os.PathLike[str] | None) -> Iterator[Path | None]:
         yield None if path is None else Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="lcprune-") as temporary:
-        mirror = Mirror(Path(temporary), UrlStore(str(path)))
+        mirror = Mirror(Path(temporary), UrlStore(str(path)), rescue=True)
         mirror.fetch()
         with mirror:
             yield mirror.folder

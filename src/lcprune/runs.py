@@ -60,7 +60,7 @@ class Run:
         self._mirror: Mirror | None = None
         if is_url(path):
             self._copy = tempfile.TemporaryDirectory(prefix="lcprune-")  # goes with this object
-            self._mirror = Mirror(Path(self._copy.name), UrlStore(str(path)))
+            self._mirror = Mirror(Path(self._copy.name), UrlStore(str(path)), rescue=True)
         self.path = Path(path) if self._mirror is None else self._mirror.folder
         self._handler: logging.Handler | None = None
 
