@@ -19,16 +19,16 @@ from lcprune import methods
 from lcprune.engine import Engine, make_engine
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.latency.hold import hold
+from lcprune.latency.hold import HELD, hold
 from lcprune.latency.limit import (
     LATENCY,
     Clock,
     LatencyOutcome,
     as_limits,
-    default_width,
     last_of,
     make_clock,
     tightened,
+    width_of,
 )
 from lcprune.mirror import on_any_file_system
 from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
@@ -141,9 +141,10 @@ def prune(
             backend=backend,
             multiple_of=multiple_of,
             keep=keep,
+            resume=resume,
             progress=progress,
         )
-    width = clock.width if clock is not None else default_width(graph) if multiple_of is None else int(multiple_of)
+    width = clock.width if clock is not None else width_of(graph, multiple_of)
     limits = limit_schedule(
         graph.cost,
         steps,
@@ -219,6 +220,8 @@ class _Run:
                 model, step = checkpoint
                 kept = {name: np.asarray(units) for name, units in step.plan.kept.items()}
                 done.append(step)
+                held = step.plan.meta.get("latency")
+                latency = None if held is None else LatencyOutcome.from_json(held)
                 continue
             graph = first if model is first.model else lcprune.trace(model, first.example_inputs, ignore=self.ignore)
             clock = None if self.clock is None else self.clock.after(graph, kept)
@@ -265,6 +268,8 @@ class _Run:
                 choice.kept,
                 cut,
                 lambda ms: methods.reselect(task, choice, self.method, tightened(task.limits, clock, ms)),
+                None if task.records is None else task.records.with_name(HELD),
+                task.resume,
             )
         plan = plan.with_meta(
             method=self.method.name,

@@ -20,16 +20,16 @@ from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.latency.hold import hold
+from lcprune.latency.hold import HELD, hold
 from lcprune.latency.limit import (
     LATENCY,
     Clock,
     LatencyOutcome,
     as_limits,
-    default_width,
     make_clock,
     parse_latency,
     tightened,
+    width_of,
 )
 from lcprune.mirror import on_any_file_system
 from lcprune.outcome import check
@@ -174,9 +174,10 @@ def pareto(
             backend=backend,
             multiple_of=multiple_of,
             keep=keep,
+            resume=resume,
             progress=progress,
         )
-    width = clock.width if clock is not None else default_width(graph) if multiple_of is None else int(multiple_of)
+    width = clock.width if clock is not None else width_of(graph, multiple_of)
     given, limits = _limits(macs, params, latency_ms, clock)
     task = Task(
         graph=graph,
@@ -203,7 +204,9 @@ def pareto(
             for index, (limit, units) in enumerate(zip(given, kept[method], strict=True)):
                 plan, outcome = None, None
                 if clock is not None and latency_ms is not None:
-                    plan, outcome = _held(task, clock, latency_ms[index], limits[index], method, units, betas, index)
+                    plan, outcome = _held(
+                        task, clock, latency_ms[index], limits[index], method, units, betas, index, folder
+                    )
                     units = [np.asarray(plan.kept[group.name]) for group in graph.groups]
                 loss = judge.loss(units)
                 difference = objective(full_loss, loss)
@@ -233,6 +236,7 @@ def _held(
     units: Kept,
     betas: Sequence[NDArray[np.float64]],
     index: int,
+    folder: Path | None,
 ) -> tuple[Plan, LatencyOutcome]:
     """One network of the frontier, measured, and cut further while it misses its latency."""
     own = replace(task, limits=limits)
@@ -246,7 +250,8 @@ def _held(
     def again(ms: float) -> Kept | None:
         return methods.reselect(own, choice, methods.get(method), tightened(limits, clock, ms))
 
-    plan, _, outcome = hold(clock, given, units, cut, again)
+    keep = None if folder is None else folder / f"{method}-{index}-{HELD}"
+    plan, _, outcome = hold(clock, given, units, cut, again, keep, task.resume)
     return plan, outcome
 
 

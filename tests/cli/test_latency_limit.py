@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from lcprune.latency import Table
+from lcprune.cli.options import _latency
+from lcprune.latency import Table, parse_latency
 
 
 def test_prune_to_a_latency_says_limit_predicted_and_measured(lcprune, trained, quick, tmp_path) -> None:
@@ -40,7 +41,7 @@ def test_a_table_is_written_and_used(lcprune, trained, quick, tmp_path) -> None:
     refused = lcprune(
         "prune", trained, "--latency", "90%", "--table", tmp_path / "blank.json", "--method", "naive", "--quiet"
     )
-    assert refused.code == 1 and 'has no "ms": it was not measured' in refused.err
+    assert refused.code == 2 and 'has no "ms": it was not measured' in refused.err
 
 
 def test_a_frontier_of_latencies(lcprune, trained, quick, tmp_path) -> None:
@@ -64,3 +65,19 @@ def test_a_frontier_of_latencies(lcprune, trained, quick, tmp_path) -> None:
 def test_wrong_words_are_refused(lcprune, trained, arguments, message) -> None:
     said = lcprune("prune", trained, "--method", "naive", "--quiet", *arguments)
     assert said.code != 0 and message in said.err
+
+
+def test_a_table_that_is_of_no_use_is_refused_before_anything_is_done(lcprune, trained, tmp_path) -> None:
+    (tmp_path / "table.json").write_text("{}")
+    arguments = ("prune", trained, "--method", "naive", "--out", tmp_path / "run", "--table", tmp_path / "table.json")
+    said = lcprune(*arguments, "--macs", "50%")
+    assert said.code == 2 and "--table is for --latency" in said.err
+    said = lcprune(*arguments, "--latency", "50%")
+    assert said.code == 2 and 'table.json: "format" must be' in said.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("typed", "kept"), [("0.00001ms", "1e-05ms"), ("1234567.5ms", "1234567.5ms"), ("60%", "60%")])
+def test_a_latency_is_kept_as_it_can_be_read(typed, kept) -> None:
+    assert _latency(typed) == kept and _latency(kept) == kept
+    parse_latency(kept)

@@ -17,7 +17,14 @@ from lcprune.latency.limit import Clock, as_limits, parse_latency
 
 @pytest.mark.parametrize(
     ("written", "expected"),
-    [("3.5ms", (3.5, True)), ("0.8 ms", (0.8, True)), ("60%", (0.6, False)), (0.6, (0.6, False)), (3, (3.0, True))],
+    [
+        ("3.5ms", (3.5, True)),
+        ("0.8 ms", (0.8, True)),
+        ("60%", (0.6, False)),
+        (0.6, (0.6, False)),
+        (3, (3.0, True)),
+        ("5e-05ms", (5e-5, True)),
+    ],
 )
 def test_limits_as_people_write_them(written, expected) -> None:
     assert parse_latency(written) == pytest.approx(expected)
@@ -214,3 +221,55 @@ def test_a_clock_follows_a_network_that_was_cut(plain) -> None:
     after = clock.after(later, kept)
     assert after.predict(np.full(len(names) - 1, 2)) == 3 + 2 * (len(names) - 1) and after.whole == clock.whole
     assert clock.after(graph, kept) is clock
+
+
+def test_a_run_that_goes_on_keeps_the_network_that_was_measured(plain, tmp_path) -> None:
+    """Measured again, another network might be chosen, while the first has been tuned in between."""
+    graph, file = plain.graph, tmp_path / "held.json"
+    selected = keep(graph, sum(graph.cost.sizes) / 2)
+
+    def run(slower: float, given: str = "50%", resume: bool = True) -> tuple[int, Any, int]:
+        fake = Fake(graph, slower)
+        cut = lambda k: (None, sum(map(len, k)))  # noqa: E731
+        _, size, outcome = hold(fake.make(), given, selected, cut, lambda ms: keep(graph, ms), file, resume)
+        return size, outcome, len(fake.measured)
+
+    size, outcome, measured = run(1.3)
+    assert measured > 1
+    assert run(2.0) == (size, outcome, 0)
+    assert run(2.0, resume=False)[0] < size
+    assert run(2.0, given="60%")[2] > 0
+
+
+def test_algorithm_1_that_goes_on_says_what_became_of_the_limit(plain, digits, tmp_path) -> None:
+    given = {"method": "naive", "latency_ms": [0.8, 0.5], "latency": lambda counts: float(np.sum(counts))}
+    first = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, progress=False, **given)
+    again = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, resume=True, progress=False, **given)
+    assert again.latency == first.latency and again.latency is not None
+
+
+def test_a_table_beside_a_run_is_for_what_it_was_measured_with(plain, tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("lcprune.latency.limit.measure_table", lambda graph, batch, **_: _filled(graph, batch))
+    keep = tmp_path / "latency.json"
+
+    def batch_of(batch: int, resume: bool) -> int:
+        return latency.make_clock(plain.graph, batch=batch, keep=keep, resume=resume, progress=False).batch
+
+    assert batch_of(4, False) == 4 and batch_of(2, False) == 2 and batch_of(4, True) == 4
+    assert not caplog.records
+    batch_of(4, True)
+    assert "another device" in caplog.text and "where this run began" in caplog.text
+
+
+def test_a_batch_that_a_table_is_not_of_is_refused(plain) -> None:
+    table = _filled(plain.graph, 4)
+    assert latency.make_clock(plain.graph, table).batch == latency.make_clock(plain.graph, table, batch=4).batch == 4
+    with pytest.raises(lcprune.errors.LatencyError, match=r"batch=8, but .* batch 4"):
+        latency.make_clock(plain.graph, table, batch=8)
+
+
+def _filled(graph: Any, batch: int) -> Any:
+    stored = latency.blank(graph, batch)
+    for layer in stored["layers"]:
+        layer["ms"] = np.ones([len(grid) for grid in layer["widths"]]).tolist()
+    return latency.Table.from_json({**stored, "backend": "eager", "device": "another device"})

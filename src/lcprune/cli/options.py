@@ -91,7 +91,7 @@ def _latency(text: Any) -> str:
         number, absolute = parse_latency(_number(text))
     except BudgetError as error:
         raise typer.BadParameter(str(error)) from None
-    return f"{number:g}ms" if absolute else f"{100 * number:g}%"
+    return f"{number:.10g}ms" if absolute else f"{100 * number:.10g}%"
 
 
 def _latencies(text: Any) -> Words:

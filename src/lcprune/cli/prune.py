@@ -25,6 +25,8 @@ from lcprune.cli.networks import (
 from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.cli.show import listen
 from lcprune.cli.study import ORIGINAL, Study
+from lcprune.errors import LatencyError
+from lcprune.latency import Table
 from lcprune.pareto import LEARN
 from lcprune.pareto import METHODS as FRONTIER_METHODS
 
@@ -90,6 +92,7 @@ def prune(
       lcprune prune resnet56 --config run.toml --set search.iterations=100
     """
     limits = _limits(macs=macs, params=params, latency_ms=latency)
+    _check_table(table, latency, multiple_of)
     check_names([method], metric)
     search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     options = make_options(ctx, [method])
@@ -189,6 +192,7 @@ def pareto(
       lcprune pareto runs/train --latency 80%,60%,40% --batch 1
     """
     check_names(methods, metric)
+    _check_table(table, latency, multiple_of)
     if learn not in LEARN:
         raise UsageError(f"--learn {learn}: choose one of {', '.join(map(repr, LEARN))}")
     strange = [method for method in methods if method not in FRONTIER_METHODS]
@@ -260,6 +264,18 @@ def _limits(**given: Any) -> dict[str, Any]:
     if not limits:
         raise UsageError("no limit: say what the network may cost, e.g. --macs 50%, --params 0.4M or --latency 60%")
     return limits
+
+
+def _check_table(table: str | None, latency: Any, multiple_of: str | None) -> None:
+    """Find out before anything is done that a table cannot be used."""
+    if table is None:
+        return
+    if latency is None and multiple_of != "auto":
+        raise UsageError("--table is for --latency (or --multiple-of auto): say what the network may take, e.g. 60%")
+    try:
+        Table.load(table)
+    except LatencyError as error:
+        raise UsageError(str(error)) from error
 
 
 def _tune(ctx: typer.Context) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.errors import BudgetError, LatencyError
+from lcprune.errors import BudgetError, ConfigError, LatencyError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.latency.backends import Backend, make_backend
 from lcprune.latency.build import measure_networks, measure_table
@@ -26,13 +26,10 @@ from lcprune.latency.table import Table
 from lcprune.select import Limits
 from lcprune.select.limits import Extra
 
-if TYPE_CHECKING:
-    pass
-
 logger = logging.getLogger("lcprune")
 
 LATENCY = "latency_ms"
-_WRITTEN = re.compile(r"\s*(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>%|ms|us|s)\s*", re.IGNORECASE)
+_WRITTEN = re.compile(r"\s*(?P<number>(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)\s*(?P<unit>%|ms|us|s)\s*", re.IGNORECASE)
 _MS = {"ms": 1.0, "us": 1e-3, "s": 1e3}
 Predict = Callable[[NDArray[np.int64]], float]
 Kept = list[NDArray[np.int64]]
@@ -68,6 +65,12 @@ class LatencyOutcome:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         return {**asdict(self), "attempts": [dict(one) for one in self.attempts], "error": self.error}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> LatencyOutcome:
+        """What `to_json` gave."""
+        values = {name: value for name, value in stored.items() if name != "error"}
+        return cls(**{**values, "attempts": tuple(values.get("attempts", ()))})
 
     def __str__(self) -> str:
         text = f"limit {self.limit_ms:.4g} ms, predicted {self.predicted_ms:.4g} ms"
@@ -151,6 +154,7 @@ def make_clock(
     backend: str = "eager",
     multiple_of: int | str | None = None,
     keep: Path | None = None,
+    resume: bool = False,
     progress: bool = True,
 ) -> Clock:
     """What predicts and measures a network's latency.
@@ -162,10 +166,11 @@ def make_clock(
         batch: samples at a time.
         backend: one of `BACKENDS`.
         multiple_of: of kept widths; "auto" reads the steps off the table, None is what suits the device.
-        keep: where the table is saved beside a run, and read from when the run goes on.
+        keep: where the table is saved beside a run.
+        resume: read it from there.
         progress: show a bar.
     """
-    width = default_width(graph) if multiple_of is None else multiple_of
+    width = multiple_of if multiple_of == "auto" else width_of(graph, multiple_of)
     if latency is not None and not isinstance(latency, (Table, str, os.PathLike)):
         if width == "auto":
             raise LatencyError('multiple_of="auto" reads a latency table; with a function of your own, say a number')
@@ -173,17 +178,35 @@ def make_clock(
     runner = None
     if latency is not None:
         table = latency if isinstance(latency, Table) else Table.load(latency)
+        if batch not in (1, table.batch):
+            raise LatencyError(
+                f"batch={batch}, but the latency table was measured with batch {table.batch}: leave it out"
+            )
     else:
         runner = make_backend(backend, next(graph.model.parameters()).device)
-        if keep is not None and keep.is_file():
-            table = Table.load(keep)  # a search that goes on keeps the limit that it began with
+        kept = _kept(keep, runner, batch) if resume else None  # a search that goes on keeps the limit it began with
+        if kept is not None:
+            table = kept
         else:
             table = measure_table(graph, batch=batch, backend=runner, multiple_of=width, progress=progress)
     width = read_steps(table, graph) if width == "auto" else int(width)
     clock = Clock(graph, Predictor(table, graph, width), table, runner, table.batch, width)
-    if keep is not None and not keep.is_file():
+    if keep is not None:
         table.save(keep)
     return clock
+
+
+def _kept(keep: Path | None, runner: Backend, batch: int) -> Table | None:
+    """The table beside a run that goes on, if it is one of what is asked for now."""
+    if keep is None or not keep.is_file():
+        return None
+    table = Table.load(keep)
+    if (table.backend, table.batch) != (runner.name, batch):
+        return None
+    here = runner.describe()["device"]
+    if table.device != here:
+        logger.warning("latency is predicted for %s, where this run began, and measured on %s", table.device, here)
+    return table
 
 
 def parse_latency(limit: Any) -> tuple[float, bool]:
@@ -202,7 +225,9 @@ def parse_latency(limit: Any) -> tuple[float, bool]:
         valid = isinstance(limit, (int, float, np.number)) and not isinstance(limit, bool)
         number, absolute = (float(limit), float(limit) > 1) if valid else (math.nan, True)
     if not 0 < number < math.inf or (not absolute and number > 1):
-        raise BudgetError(f"latency_ms={limit!r} is not a limit: write milliseconds like '3.5ms' or a share like '60%'")
+        raise BudgetError(
+            f"latency_ms={limit!r} is not a limit: write milliseconds like '3.5ms' or a share up to '100%'"
+        )
     return number, absolute
 
 
@@ -219,8 +244,15 @@ def last_of(limit: Any) -> Any:
     return limit[-1] if isinstance(limit, (list, tuple, np.ndarray)) else limit
 
 
-def default_width(graph: ChannelGraph) -> int:
-    """8 on CUDA in half precision, whose matrix units want it; 1 elsewhere."""
+def width_of(graph: ChannelGraph, multiple_of: Any) -> int:
+    """Of what kept widths are multiples: a whole number as given, or what suits the device if None.
+
+    That is 8 on CUDA in half precision, whose matrix units want it, and 1 elsewhere.
+    """
+    if multiple_of is not None:
+        if not isinstance(multiple_of, (int, np.integer)) or multiple_of < 1:
+            raise ConfigError(f'multiple_of={multiple_of!r}: give a whole number from 1 on, e.g. 8, or "auto"')
+        return int(multiple_of)
     weight = next(graph.model.parameters())
     return 8 if weight.device.type == "cuda" and weight.element_size() == 2 else 1
 

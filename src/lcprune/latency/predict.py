@@ -102,7 +102,10 @@ class Predictor:
 def _find(table: Table, one: Operation) -> Layer:
     layer = table.layers.get(one.key)
     if layer is None:
-        raise LatencyError(f'the latency table has no layer "{one.key}", which this network runs')
+        raise LatencyError(
+            f'the latency table has no layer "{one.key}", which this network runs: is it of another network, input '
+            "size, precision or fusion? `lcprune latency MODEL --table FILE --blank` lists what is wanted"
+        )
     if len(layer.widths) != len(one.axes):
         raise LatencyError(f'layer "{one.key}" has {len(one.axes)} widths, and {len(layer.widths)} in the table')
     for grid, full in zip(layer.widths, one.full, strict=True):

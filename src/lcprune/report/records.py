@@ -11,6 +11,10 @@ from lcprune.runs import Run
 
 Row = dict[str, Any]
 
+_AVERAGED = (
+    *("macs", "params", "macs_share", "params_share", "loss", "loss_before"),
+    *("latency_limit_ms", "latency_predicted_ms", "latency_original_ms", "latency_ms"),
+)
 KINDS = ("results", "schedule", "search", "metric", "latency", "training")
 
 
@@ -73,7 +77,7 @@ def summarise(results: Sequence[Row]) -> list[Row]:
     summary = []
     for rows in kinds.values():
         merged = dict(rows[0])
-        for name in ("macs", "params", "macs_share", "params_share", "loss", "loss_before", "latency_ms"):
+        for name in _AVERAGED:
             if name in merged:
                 merged[name] = _mean([row.get(name) for row in rows])
         for name in ("accuracy", "accuracy_before"):

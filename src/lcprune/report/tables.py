@@ -23,6 +23,7 @@ def result_table(results: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         ("accuracy (%)", lambda row: _percent(row, "accuracy")),
         ("limit (ms)", lambda row: _number(row.get("latency_limit_ms"), 1, 3)),
         ("predicted (ms)", lambda row: _number(row.get("latency_predicted_ms"), 1, 3)),
+        ("original (ms)", lambda row: _number(row.get("latency_original_ms"), 1, 3)),
         ("latency (ms)", lambda row: _number(row.get("latency_ms"), 1, 3)),
         ("trials", lambda row: str(row["trials"]) if row["trials"] > 1 else ""),
     ]
