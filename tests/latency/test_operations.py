@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_iter
 
 import lcprune
 from lcprune.errors import LatencyError
-from lcprune.latency.operations import distinct, fuse, operations
+from lcprune.latency.fusion import fuse
+from lcprune.latency.operations import distinct, operations
 
 
 class Shapes(TorchDispatchMode):

@@ -183,7 +183,7 @@ def test_a_blank_table_is_filled_in_elsewhere(graph, tmp_path) -> None:
 
 
 def latency_operations(graph: Any, table: latency.Table) -> list[Any]:
-    from lcprune.latency.operations import fuse
+    from lcprune.latency.fusion import fuse
 
     return fuse(operations(graph, table.batch), table.fusion)
 

@@ -46,7 +46,7 @@ class Backend:
 
     Attributes:
         name: one of `BACKENDS`.
-        fusion: which operators it joins, as for `operations.fuse`.
+        fusion: which operators it joins, as for `fusion.fuse`.
         launches: whether the host's time to issue operators can be what takes longest.
         moment: seconds of one measurement of a layer, at least.
     """

@@ -20,9 +20,10 @@ from torch import nn
 from lcprune.errors import LatencyError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.latency.backends import Backend, Probe, make_backend, medians
+from lcprune.latency.fusion import fuse
 from lcprune.latency.grid import measure_layer
 from lcprune.latency.measure import batch_of
-from lcprune.latency.operations import Operation, fuse, operations
+from lcprune.latency.operations import Operation, operations
 from lcprune.latency.predict import Predictor
 from lcprune.latency.steps import read_steps
 from lcprune.latency.table import Correction, Table, fingerprint

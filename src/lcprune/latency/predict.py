@@ -8,7 +8,8 @@ import numpy as np
 
 from lcprune.errors import LatencyError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.latency.operations import Operation, distinct, fuse, operations
+from lcprune.latency.fusion import fuse
+from lcprune.latency.operations import Operation, distinct, operations
 from lcprune.latency.table import FloatArray, Layer, Table
 
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from lcprune.errors import LatencyError
 from lcprune.files import write_json
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.latency.operations import FUSIONS, Operation, distinct, fuse, operations
+from lcprune.latency.fusion import FUSIONS, fuse
+from lcprune.latency.operations import Operation, distinct, operations
 
 FORMAT = "lcprune latency table"
 VERSION = 1
@@ -79,7 +80,7 @@ class Table:
         backend: what ran them.
         device: where.
         precision: of the weights, e.g. "float32".
-        fusion: which operators the backend joins; as for `operations.fuse`.
+        fusion: which operators the backend joins; as for `fusion.fuse`.
         correction: from layers to the network.
         rounded: likewise for networks whose widths are multiples of a number, where that was measured.
         network: fingerprint of the network it was measured for; empty if it is for any that has these layers.
@@ -241,7 +242,7 @@ def blank(graph: ChannelGraph, batch: int = 1, fusion: str = "activation") -> di
     Args:
         graph: of the network.
         batch: samples at a time.
-        fusion: which operators the other device joins, as for `operations.fuse`.
+        fusion: which operators the other device joins, as for `fusion.fuse`.
     """
     layers: dict[str, list[list[int]]] = {}
     for one in distinct(fuse(operations(graph, batch), fusion)):
