@@ -27,7 +27,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +45,7 @@ from lcprune.evaluate.evaluator import Kept, arithmetic, mean_loss
 from lcprune.evaluate.make import default_batch_size
 from lcprune.evaluate.switchboard import read_positions
 from lcprune.files import write_json
+from lcprune.latency.backends import device_name
 from lcprune.select import Limits
 from lcprune.task import Task
 
@@ -241,8 +241,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if gpu else "cpu")
     parser.add_argument("--networks", nargs="+", default=["resnet56"])
     parser.add_argument("--macs", nargs="+", type=float, default=[0.5 if gpu else 0.3])
-    parser.add_argument("--candidates", nargs="+", type=int, default=[400 if gpu else 20])
-    parser.add_argument("--images", nargs="+", type=int, default=[3000 if gpu else 200])
+    parser.add_argument("--candidates", nargs="+", type=int, default=[400 if gpu else 60])
+    parser.add_argument("--images", nargs="+", type=int, default=[3000 if gpu else 256])
     parser.add_argument("--variants", nargs="+", default=["zero" if gpu else "slice", "rebuild", "mask"])
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[0], help="0 lets lcprune choose")
@@ -259,7 +259,7 @@ def main() -> None:
     kernels = ("on disk" if any(Path.home().glob(".triton/cache/*")) else "none") if options.cold else "warm"
     results = {
         "what": "time of one search",
-        "machine": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
+        "machine": device_name(torch.device(options.device)),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "rows": [],

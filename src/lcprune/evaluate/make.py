@@ -79,7 +79,10 @@ def _prepare(search: Search, loss_fn: LossFn) -> Prepare | None:
 def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:
     """Images per forward pass: what fits a GPU's memory, or a CPU's caches."""
     if device.type != "cuda":
-        return min(images, _CPU_BATCH)
+        # Equal shares for all threads, which take whole batches.
+        threads = torch.get_num_threads()
+        rounds = -(-images // (_CPU_BATCH * threads))
+        return -(-images // (rounds * threads))
     free, _ = torch.cuda.mem_get_info(device)
     per_image = float(graph.cost.activations(graph.cost.sizes)) or 1.0
     return int(min(images, max(1.0, _GPU_SHARE * free / (4 * per_image)), max(1.0, _MOST_ELEMENTS / per_image)))
