@@ -7,7 +7,7 @@
     python benchmarks/paper/run.py --out runs/paper --list                                  # what is done, what is not
 
 Cells that are missing run in order of value. When the time is over, every tuning under way leaves a checkpoint; the
-same command goes on. `--pack FOLDER` writes what this session made into tar files of at most 15 MB each; unpacked over
+same command goes on. `--pack FOLDER` writes what this run made into tar files of at most 15 MB each; unpacked over
 the same `--out` elsewhere, they carry on there. On a GPU, worker processes share it through NVIDIA's MPS where it can
 be started.
 """
@@ -207,7 +207,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
     parser.add_argument("--lanes", type=int, default=1, help="cells that each of them does in turns")
     parser.add_argument("--minutes", type=float, help="stop after so long")
-    parser.add_argument("--pack", type=Path, help="write what this session made as tar files into this folder")
+    parser.add_argument("--pack", type=Path, help="write what this run made as tar files into this folder")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes on digits, to try the whole way")
     parser.add_argument("--list", action="store_true", help="say what is done and what is missing")
     parser.add_argument("--speed", type=Path, help="record of speed.py: take jobs, precision and layout from it")

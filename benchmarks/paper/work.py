@@ -273,7 +273,7 @@ _KINDS = {"train": train, "frontier": frontier, "metric": metric_error, "tune": 
 
 
 def _add(run: Run, **records: Sequence[Mapping[str, Any]]) -> None:
-    """Record rows, unless an earlier session that was stopped just then did."""
+    """Record rows, unless an earlier run that was stopped just then did."""
     for kind, rows in records.items():
         if rows and not run.records(kind):
             run.add(kind, *rows)
