@@ -144,8 +144,8 @@ def pareto(
         latency_ms: limits, likewise; each network is measured, and cut anew while it misses its limit.
         learn: "sweep" shares the candidates of one search among the limits, the loosest first, and begins at each
             with the best compensations of the one before: a frontier for the price of one search, nowhere worse
-            than naive pruning. "tightest" learns one compensation at the tightest limit and reuses it for all
-            others. "each" has a whole search per limit.
+            than naive pruning on the search's own objective. "tightest" learns one compensation at the tightest
+            limit and reuses it for all others. "each" has a whole search per limit.
         compare: methods whose frontiers are wanted.
         metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify, engine: as in `prune`.
         latency, batch, backend: as in `prune`.
@@ -269,8 +269,9 @@ def _choose(
     # Scores and losses are shared by all limits: `replace` would forget them.
     scores, evaluator = task.scores, task.evaluator
 
-    def at(limit: Limits, records: str | None = None) -> Task:
-        one = replace(task, limits=limit, records=None if folder is None or not records else folder / records)
+    def at(limit: Limits, records: str | None = None, search: Search = task.search) -> Task:
+        path = None if folder is None or not records else folder / records
+        one = replace(task, limits=limit, records=path, search=search)
         one.scores, one.evaluator = scores, evaluator
         return one
 
@@ -280,8 +281,7 @@ def _choose(
         search = task.search if learn == "each" else _share(task.search, len(limits))
         files = _files(given)
         for index in sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index])):
-            learner = replace(at(limits[index], files[index]), search=search)
-            learner.scores, learner.evaluator = scores, evaluator
+            learner = at(limits[index], files[index], search)
             founds[index] = methods.learn(learner, start)
             task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
             if learn == "sweep":

@@ -4,7 +4,8 @@ A network with 16 channels is judged at the speed of memory, if nothing is writt
 innermost. A convolution is one matrix product, (image, row, column) x (tap, channel), on tensor cores. There
 float32 would be rounded to ten or eight bits. So each float32 number is split into two halves,
 `high + low / 2048`, 22 bits in all, and three products are added up: as accurate as float32 arithmetic, if
-nothing exceeds what a half can hold (65,504); beyond, results are not finite and never merely wrong.
+nothing exceeds what a half can hold (65,504); beyond, results are not finite and never merely wrong. At the
+other end numbers are resolved to about 1e-11, whatever their size.
 """
 
 from __future__ import annotations
