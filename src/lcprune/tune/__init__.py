@@ -6,6 +6,18 @@ loss, accuracy = lcprune.tune.evaluate(model, data, "test")
 
 from lcprune.tune.evaluate import Evaluation, evaluate, recalibrate
 from lcprune.tune.fit import FitResult, fit
+from lcprune.tune.fleet import LostMembers, fit_fleet
 from lcprune.tune.recipe import Recipe, recipe, recipes
 
-__all__ = ["Evaluation", "FitResult", "Recipe", "evaluate", "fit", "recalibrate", "recipe", "recipes"]
+__all__ = [
+    "Evaluation",
+    "FitResult",
+    "LostMembers",
+    "Recipe",
+    "evaluate",
+    "fit",
+    "fit_fleet",
+    "recalibrate",
+    "recipe",
+    "recipes",
+]

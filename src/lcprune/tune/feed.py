@@ -81,14 +81,19 @@ class ResidentFeed:
         self.drawn = torch.zeros(3, self.steps, self.batch, dtype=torch.int64, device=device)
 
     def start(self, epoch: int, step: int) -> None:
-        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+        order, drawn = self.tables(self.seed, epoch)
+        self.order.copy_(order)
+        self.drawn.copy_(drawn)
+        self.cursor.fill_(step)
+
+    def tables(self, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+        """Which images, (steps, batch), and which crops, (3, steps, batch), a seed gives to an epoch."""
+        generator = torch.Generator().manual_seed(mix(seed, epoch))
         shape = (self.steps, self.world, self.batch)
         used = self.steps * self.world * self.batch
         order = torch.randperm(self.count, generator=generator)[:used].view(shape)
         drawn = draw(used, self.augmentation, generator).view(3, *shape)
-        self.order.copy_(order[:, self.rank])
-        self.drawn.copy_(drawn[:, :, self.rank])
-        self.cursor.fill_(step)
+        return order[:, self.rank], drawn[:, :, self.rank]
 
     def advance(self) -> None:
         pass

@@ -32,3 +32,34 @@ def training_loss(logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits
         log_target=True,
     )
     return (1 - recipe.distill) * loss + recipe.distill * temperature**2 * distance
+
+
+def member_losses(
+    logits: Tensor, labels: Tensor, members: int, recipe: Recipe, teacher_logits: Tensor | None = None
+) -> Tensor:
+    """`training_loss` of each member of a fleet, whose batches lie one after another.
+
+    Args:
+        logits: (members * B, classes).
+        labels: int64 (members * B,).
+        members: how many.
+        recipe: label smoothing and distillation.
+        teacher_logits: like `logits`, if a teacher teaches.
+
+    Returns:
+        float32 (members,).
+    """
+    logits = logits.float()
+    loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing, reduction="none")
+    loss = loss.view(members, -1).mean(1)
+    if teacher_logits is None or recipe.distill == 0:
+        return loss
+    temperature = recipe.temperature
+    distance = functional.kl_div(
+        functional.log_softmax(logits / temperature, dim=1),
+        functional.log_softmax(teacher_logits.float() / temperature, dim=1),
+        reduction="none",
+        log_target=True,
+    )
+    distance = distance.sum(1).view(members, -1).mean(1)
+    return (1 - recipe.distill) * loss + recipe.distill * temperature**2 * distance

@@ -1,4 +1,4 @@
-"""The training loop: epochs of steps, with looks, checkpoints and ways out between them."""
+"""One call of `fit`: a network, its optimizer, its folder."""
 
 from __future__ import annotations
 
@@ -14,22 +14,18 @@ from lcprune.data import Dataset
 from lcprune.errors import TuneError
 from lcprune.files import write_json
 from lcprune.models import head_name
-from lcprune.progress import Progress
 from lcprune.tune import checkpoint
 from lcprune.tune.checkpoint import Place
 from lcprune.tune.distributed import World, norms_of, parallel, restore_norms
 from lcprune.tune.evaluate import evaluate, recalibrate
-from lcprune.tune.feed import make_feed, mix
-from lcprune.tune.interrupt import InterruptFlag
+from lcprune.tune.feed import make_feed
 from lcprune.tune.log import MetricsLog
+from lcprune.tune.loop import Loop
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.step import Stepper
 
-# Steps between looks at the device. A look waits for it, so on a GPU they are rare.
-_STEPS_PER_LOOK = {"cuda": 50, "cpu": 1}
 
-
-class Run:
+class Run(Loop):
     """The state of one call of `fit`.
 
     Args:
@@ -113,80 +109,32 @@ class Run:
     def _checkpoint_file(self) -> Path | None:
         return None if self.folder is None else self.folder / "checkpoint.safetensors"
 
-    # -- the loop -------------------------------------------------------------------------------------------
+    # -- between steps --------------------------------------------------------------------------------------
 
-    def train(self, progress: bool, checkpoint_seconds: float, max_seconds: float | None) -> None:
-        """Run epochs until done, interrupted or out of time."""
-        recipe, place, steps = self.recipe, self.place, self.feed.steps
+    def _open(self) -> None:
         writes = self.folder if self.world.first else None
         if writes is not None:
-            write_json(writes / "recipe.json", recipe.to_json())
-        log = MetricsLog(writes, place.history)
-        total = recipe.epochs * steps
-        self.saved_at = self.started = time.monotonic()
-        self.before = place.seconds
-        with (
-            InterruptFlag() as interrupt,
-            Progress(recipe.name, total=total, enabled=progress and self.world.first) as bar,
-        ):
-            bar.advance(place.epoch * steps + place.step)
-            while place.epoch < recipe.epochs:
-                self._epoch(bar, interrupt, checkpoint_seconds, max_seconds)
-                if place.step == steps:
-                    log.write(self._close_epoch(checkpoint_seconds))
-                if place.epoch < recipe.epochs and (place.step or self._out_of_time(max_seconds)):
-                    self._save()
-                    log.close()
-                    return
+            write_json(writes / "recipe.json", self.recipe.to_json())
+        self.log = MetricsLog(writes, self.place.history)
+
+    def _close(self) -> None:
+        self.log.close()
+
+    def _finish(self) -> None:
+        recipe = self.recipe
         self.restore()
         if recipe.recalibrate:
             recalibrate(self.model, self.dataset, recipe.recalibrate, seed=recipe.seed, device=self.world.device)
         self.finished = True
-        if writes is not None:
-            checkpoint.save_weights(writes / "model.safetensors", self.model)
-            write_json(writes / "result.json", self.summary())
-        log.close()
+        if self.folder is not None and self.world.first:
+            checkpoint.save_weights(self.folder / "model.safetensors", self.model)
+            write_json(self.folder / "result.json", self.summary())
 
-    def _epoch(
-        self, bar: Progress, interrupt: InterruptFlag, checkpoint_seconds: float, max_seconds: float | None
-    ) -> None:
-        place, stepper, steps = self.place, self.stepper, self.feed.steps
-        look = _STEPS_PER_LOOK.get(self.world.device.type, 1)
-        stepper.start(place.epoch, place.step)
-        self.epoch_start, self.epoch_first = time.monotonic(), place.step
-        while place.step < steps:
-            # Dropout is a function of the place too: seeds, not generator states, survive an interruption.
-            torch.manual_seed(mix(self.recipe.seed, place.epoch, place.step, self.world.rank, 1))
-            first, last = place.step, min(place.step + look, steps)
-            for position in range(first, last):
-                stepper.step(position)
-            losses = stepper.losses[first:last].cpu()
-            self._check(losses, first)
-            place.step = last
-            place.seconds = self.before + time.monotonic() - self.started
-            rate = (last - self.epoch_first) * self.images_per_step / (time.monotonic() - self.epoch_start)
-            bar.advance(
-                last - first,
-                epoch=f"{place.epoch + 1}/{self.recipe.epochs}",
-                loss=f"{losses[-1]:.3f}",
-                **self._shown(rate),
-            )
-            if self.world.any(interrupt.raised):
-                self._save()
-                where = f"; saved in {self.folder}" if self.folder else ""
-                raise KeyboardInterrupt(f"interrupted in epoch {place.epoch + 1}, step {last}{where}")
-            if last < steps and self._out_of_time(max_seconds):
-                return
-            if last < steps and 0 < checkpoint_seconds < time.monotonic() - self.saved_at and self.world.size == 1:
-                self._save()
+    def _end_epoch(self, checkpoint_seconds: float) -> None:
+        self.log.write(self._close_epoch(checkpoint_seconds))
 
-    def _out_of_time(self, max_seconds: float | None) -> bool:
-        return self.world.any(max_seconds is not None and time.monotonic() - self.started > max_seconds)
-
-    @property
-    def images_per_step(self) -> int:
-        """Over all processes."""
-        return self.feed.batch * self.world.size
+    def _where(self) -> str:
+        return f"; saved in {self.folder}" if self.folder else ""
 
     def _shown(self, rate: float) -> dict[str, str]:
         history = self.place.history

@@ -118,13 +118,17 @@ class Stepper:
             if self.teacher is not None:
                 with torch.no_grad():
                     taught = self.teacher(images)
-        loss = training_loss(logits, labels, self.recipe, taught)
-        loss.backward()
+        loss = self._loss(logits, labels, taught)
+        (loss.sum() if loss.dim() else loss).backward()
         self.optimizer.step()
         with torch.no_grad():
-            self.losses.index_copy_(0, cursor, loss.detach().view(1))
-            self.correct.add_((logits.detach().argmax(1) == labels).sum())
+            self.losses.index_copy_(0, cursor, loss.detach().unsqueeze(0))
+            # One row of hits per entry of `correct`: a network counts all images, a fleet those of each member.
+            self.correct.add_((logits.detach().argmax(1) == labels).view(len(self.correct), -1).sum(1))
             cursor.add_(1)
+
+    def _loss(self, logits: Tensor, labels: Tensor, taught: Tensor | None) -> Tensor:
+        return training_loss(logits, labels, self.recipe, taught)
 
     def _capture(self) -> None:
         with self._untouched():

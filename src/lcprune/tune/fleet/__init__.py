@@ -1,0 +1,8 @@
+"""Many cuts of one network, tuned at once as one network with many sets of weights.
+
+results = lcprune.tune.fit_fleet(original, [plan, ...], data, lcprune.tune.recipe("finetune"), seeds=[0, ...])
+"""
+
+from lcprune.tune.fleet.fit import LostMembers, fit_fleet
+
+__all__ = ["LostMembers", "fit_fleet"]

@@ -1,0 +1,120 @@
+"""Training many cuts of one network: the one public function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from lcprune.data import Dataset
+from lcprune.errors import TuneError
+from lcprune.tune.distributed import World
+from lcprune.tune.evaluate import pick_device
+from lcprune.tune.fit import FitResult, _result, _settings
+from lcprune.tune.fleet.member import Member
+from lcprune.tune.fleet.run import Fleet, Looks, LostMembers
+from lcprune.tune.fleet.stack import Layout
+from lcprune.tune.recipe import Recipe
+from lcprune.tune.recipe import recipe as make_recipe
+
+if TYPE_CHECKING:
+    from lcprune.plan import Plan
+
+__all__ = ["LostMembers", "fit_fleet"]
+
+
+def fit_fleet(
+    original: nn.Module,
+    plans: Sequence[Plan],
+    dataset: Dataset,
+    recipe: Recipe | str = "finetune",
+    *,
+    models: Sequence[nn.Module] | None = None,
+    seeds: Sequence[int] | None = None,
+    run_dirs: Sequence[str | os.PathLike[str]] | None = None,
+    device: str | torch.device | None = None,
+    teacher: nn.Module | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    checkpoint_seconds: float = 60.0,
+    max_seconds: float | None = None,
+    looks: Looks | None = None,
+) -> list[FitResult]:
+    """Train many cuts of one network at once, in place: what `fit` would make of each, to rounding.
+
+    The cuts run as one network of the original's width with a set of weights for each of them, in which removed
+    channels are zeros, and stay so. That does more arithmetic than the cuts need, in far fewer and larger pieces: it
+    pays on a GPU that small networks leave idle, and not on a CPU.
+
+    Every member's folder gets the files that `fit` writes, so that either can go on with what the other began.
+
+    Args:
+        original: the network that was cut; it is not changed.
+        plans: one per member.
+        dataset: images that fit in memory.
+        recipe: how, or the name of a preset.
+        models: the cut networks; by default each plan applied to the original.
+        seeds: of each member's order and augmentation; by default the recipe's for all.
+        run_dirs: folders of the members' files.
+        device: None for the GPU where there is one.
+        teacher: the network to imitate when the recipe's `distill` is above 0; it runs once for all members.
+        resume: go on from the checkpoints in `run_dirs`, where there are some; all must be at the same place.
+        progress: show a bar.
+        checkpoint_seconds: least time between checkpoints.
+        max_seconds: checkpoint and return unfinished when this session has taken so long.
+        looks: number of steps -> function that is then called with the list of networks in evaluation mode; it may
+            not train them. 0 is before the first step.
+
+    Returns:
+        One result per member. Its `seconds` and its rate are what passed on the clock, while all trained.
+
+    Raises:
+        TuneError: for networks whose cuts are more than a selection of weights, or in which zero weights are not
+            absent ones, for layers that a fleet does not know, and for image files: use `fit` there.
+        LostMembers: if the loss of some members is not finite; its `members` are their numbers.
+    """
+    recipe = make_recipe(recipe) if isinstance(recipe, str) else recipe
+    count = len(plans)
+    folders = [None] * count if run_dirs is None else [Path(folder) for folder in run_dirs]
+    seeds = [recipe.seed] * count if seeds is None else list(seeds)
+    cuts = [plan.apply(original) for plan in plans] if models is None else list(models)
+    _refuse(recipe, teacher, {"seeds": len(seeds), "run_dirs": len(folders), "models": len(cuts)}, count)
+    for folder in folders:
+        if folder is not None and not resume and (folder / "checkpoint.safetensors").exists():
+            raise TuneError(
+                f"{folder} holds a run already: pass resume=True to go on with it, or choose another folder"
+            )
+    if run_dirs is not None and len({folder.resolve() for folder in folders if folder is not None}) < count:
+        raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, run_dirs))}")
+    world = World(0, 1, pick_device(device))
+    members = [
+        Member(number, cut, Layout(original, plan), dataset, replace(recipe, seed=seed), folder, world)
+        for number, (cut, plan, seed, folder) in enumerate(zip(cuts, plans, seeds, folders, strict=True))
+    ]
+    fleet = Fleet(original, members, recipe, teacher, world, looks or {})
+    with _settings(world.device, original):
+        try:
+            fleet.prepare(resume)
+            fleet.train(progress, checkpoint_seconds, max_seconds)
+        finally:
+            fleet.restore()
+    return [_result(member) for member in members]
+
+
+def _refuse(recipe: Recipe, teacher: nn.Module | None, given: dict[str, int], count: int) -> None:
+    if not count:
+        raise TuneError("a fleet needs at least one plan")
+    for what, number in given.items():
+        if number != count:
+            raise TuneError(f"{number} {what} for {count} plans: expected one for each")
+    if recipe.distill > 0 and teacher is None:
+        raise TuneError(f"distill={recipe.distill} needs a teacher: pass the unpruned network")
+    if recipe.compile:
+        raise TuneError("a fleet is not compiled: set compile=False, or tune each network with `fit`")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise TuneError("a fleet trains in one process: start it without a launcher, or tune each network with `fit`")

@@ -1,0 +1,73 @@
+"""Batches and steps of a fleet: those of each member, one after another in the batch dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lcprune.data import ArraySplit, Dataset
+from lcprune.errors import TuneError
+from lcprune.tune.feed import ResidentFeed
+from lcprune.tune.loss import member_losses
+from lcprune.tune.recipe import Recipe
+from lcprune.tune.step import Stepper
+
+
+class FleetFeed(ResidentFeed):
+    """One copy of the images on the device, and for each member the order and crops that its seed gives.
+
+    Attributes:
+        batch: images per step and member; `fetch` gives them for all members, member 0's first.
+    """
+
+    def __init__(
+        self, dataset: Dataset, batch_size: int, augment: bool, seeds: Sequence[int], device: torch.device
+    ) -> None:
+        if not isinstance(dataset.train, ArraySplit):
+            raise TuneError(
+                f"{dataset.name} is image files, which every member would decode for itself: a fleet needs images "
+                "that fit in memory. Tune each network with `fit`."
+            )
+        if not len(dataset.train):
+            raise TuneError(f"{dataset.name} has no training images")
+        super().__init__(dataset, batch_size, augment, seeds[0], device, (0, 1))
+        self.seeds = list(seeds)
+        wide = (self.steps, len(seeds) * self.batch)
+        self.order = torch.zeros(wide, dtype=torch.int64, device=device)
+        self.drawn = torch.zeros(3, *wide, dtype=torch.int64, device=device)
+
+    def start(self, epoch: int, step: int) -> None:
+        orders, draws = zip(*(self.tables(seed, epoch) for seed in self.seeds), strict=True)
+        self.order.copy_(torch.cat(orders, dim=-1))
+        self.drawn.copy_(torch.cat(draws, dim=-1))
+        self.cursor.fill_(step)
+
+
+class FleetStepper(Stepper):
+    """A step of every member at once. What is minimised is the sum of their losses, so each gets its own gradient.
+
+    Attributes:
+        losses: float32 (steps, members).
+        correct: int64 (members,).
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        feed: FleetFeed,
+        recipe: Recipe,
+        groups: list[tuple[list[nn.Parameter], float]],
+        teacher: nn.Module | None,
+        capture: bool,
+    ) -> None:
+        super().__init__(network, feed, recipe, groups, teacher)
+        self.members = len(feed.seeds)
+        self.losses = torch.zeros(feed.steps, self.members, device=self.device)
+        self.correct = torch.zeros(self.members, dtype=torch.int64, device=self.device)
+        if capture:
+            self._capture()
+
+    def _loss(self, logits: Tensor, labels: Tensor, taught: Tensor | None) -> Tensor:
+        return member_losses(logits, labels, self.members, self.recipe, taught)

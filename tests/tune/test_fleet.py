@@ -1,0 +1,302 @@
+"""A fleet makes of each cut what `fit` makes of it, keeps removed channels at zero, and `fit` can take it up."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+
+import lcprune
+from lcprune import data, models, tune
+from lcprune.data import Dataset
+from lcprune.errors import TuneError
+from lcprune.plan import Plan
+from lcprune.tune.fleet.layers import fleet_network
+from lcprune.tune.fleet.stack import Layout
+
+SEEDS = [3, 5, 3]
+# Few steps: rounding grows with each. With another seed, weights differ by 2e-3 and more.
+RECIPE = tune.recipe("finetune", epochs=2, batch_size=640)
+TOLERANCE = 2e-4
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return data.load("digits")
+
+
+@pytest.fixture(scope="module")
+def network(digits: Dataset) -> nn.Module:
+    torch.manual_seed(0)
+    model = models.build("digits_resnet")
+    return tune.fit(model, digits, tune.recipe("baseline", epochs=3, batch_size=128), progress=False).model.eval()
+
+
+@pytest.fixture(scope="module")
+def plans(network: nn.Module) -> list[Plan]:
+    example = models.example_input("digits_resnet")
+    graph = lcprune.trace(network, example)
+
+    def cut(method: str, macs: float) -> Plan:
+        return lcprune.prune(network, example, macs=macs, method=method, graph=graph, progress=False).plan
+
+    return [cut("naive", 0.5), cut("uniform", 0.5), cut("naive", 0.3)]
+
+
+def close(ours: nn.Module, theirs: nn.Module) -> None:
+    for name, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=1e-3, atol=TOLERANCE, msg=name)
+
+
+def alone(network: nn.Module, plan: Plan, digits: Dataset, seed: int, **more: object) -> tune.FitResult:
+    more.setdefault("recipe", RECIPE)
+    recipe = replace(more.pop("recipe"), seed=seed)  # type: ignore[type-var]
+    return tune.fit(plan.apply(network), digits, recipe, progress=False, device="cpu", **more)  # type: ignore[arg-type]
+
+
+def together(network: nn.Module, plans: list[Plan], digits: Dataset, **more: object) -> list[tune.FitResult]:
+    settings = {"recipe": RECIPE, "seeds": SEEDS, "progress": False, "device": "cpu", **more}
+    return tune.fit_fleet(network, plans, digits, **settings)  # type: ignore[arg-type]
+
+
+def test_gradients_are_those_of_the_cuts(network: nn.Module, plans: list[Plan]) -> None:
+    whole = copy.deepcopy(network).double()
+    fleet, cuts = fleet_network(whole, 3, False).train(), [plan.apply(whole).train() for plan in plans]
+    layouts = [Layout(whole, plan) for plan in plans]
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(3, 5, 1, 8, 8, dtype=torch.float64, generator=generator)
+    labels = torch.randint(10, (3, 5), generator=generator)
+    with torch.no_grad():
+        for number, cut in enumerate(cuts):
+            for name, tensor in cut.state_dict().items():
+                fleet.state_dict()[name][number].copy_(layouts[number].scatter(name, tensor))
+    losses = functional.cross_entropy(fleet(images.flatten(0, 1)), labels.flatten(), reduction="none").view(3, 5)
+    losses.mean(1).sum().backward()
+    stacked = dict(fleet.named_parameters())
+    for number, cut in enumerate(cuts):
+        functional.cross_entropy(cut(images[number]), labels[number]).backward()
+        for name, parameter in cut.named_parameters():
+            gradient = stacked[name].grad[number]
+            torch.testing.assert_close(layouts[number].gather(name, gradient), parameter.grad, msg=name)
+            assert not layouts[number].rest(name, gradient).count_nonzero(), name
+        for name, buffer in cut.named_buffers():
+            ours = layouts[number].gather(name, fleet.state_dict()[name][number])
+            torch.testing.assert_close(ours, buffer, msg=name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"label_smoothing": 0.1, "head_lr": 0.02, "schedule": "cosine"}, {"momentum": 0.0, "augment": False}],
+)
+def test_every_member_is_what_fit_makes_of_it(
+    network: nn.Module, plans: list[Plan], digits: Dataset, changes: dict[str, object], tmp_path: Path
+) -> None:
+    recipe = replace(RECIPE, **changes)
+    folders = [tmp_path / "fleet" / str(number) for number in range(3)]
+    results = together(network, plans, digits, recipe=recipe, run_dirs=folders)
+    for number, (result, plan, seed) in enumerate(zip(results, plans, SEEDS, strict=True)):
+        apart = tmp_path / "fit" / str(number)
+        single = alone(network, plan, digits, seed, recipe=recipe, run_dir=apart)
+        assert result.finished
+        close(result.model, single.model)
+        for ours, theirs in zip(result.history, single.history, strict=True):
+            assert list(ours) == list(theirs)
+            for key in ("epoch", "lr", "train_loss", "train_accuracy", "val_loss", "val_accuracy"):
+                assert ours[key] == pytest.approx(theirs[key], abs=2e-3), key
+        assert {p.name for p in folders[number].iterdir()} == {p.name for p in apart.iterdir()}
+        assert json.loads((folders[number] / "recipe.json").read_text()) == json.loads(
+            (apart / "recipe.json").read_text()
+        )
+        mine, other = (load_file(folder / "checkpoint.safetensors") for folder in (folders[number], apart))
+        assert set(mine) == set(other)
+        for name, tensor in other.items():  # momentum and losses too; with another seed, half of it would differ
+            assert mine[name].shape == tensor.shape and mine[name].dtype == tensor.dtype, name
+            apart_by = float((mine[name] - tensor).double().norm())
+            assert apart_by <= 0.1 * float(tensor.double().norm()), name
+    assert not torch.equal(results[0].model.conv1.weight, plans[0].apply(network).conv1.weight)
+
+
+def test_what_was_removed_stays_exactly_zero(
+    network: nn.Module, plans: list[Plan], digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[nn.Module] = []
+
+    def remember(original: nn.Module, members: int) -> nn.Module:
+        made.append(fleet_network(original, members))
+        return made[-1]
+
+    monkeypatch.setattr("lcprune.tune.fleet.run.fleet_network", remember)
+    together(network, plans, digits)
+    removed = 0
+    for number, plan in enumerate(plans):
+        layout = Layout(network, plan)
+        for name, parameter in made[0].named_parameters():
+            left = layout.rest(name, parameter[number])
+            removed += left.numel()
+            assert not left.count_nonzero(), name
+    assert removed == sum(plan.original_params - plan.params for plan in plans) > 0
+
+
+def test_a_teacher_teaches_all_members(network: nn.Module, plans: list[Plan], digits: Dataset) -> None:
+    recipe = replace(RECIPE, distill=0.7)
+    teacher = models.build("digits_resnet")
+    teacher.load_state_dict(network.state_dict())
+    seen: list[int] = []
+    teacher.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    results = together(network, plans, digits, recipe=recipe, teacher=teacher.train())
+    assert set(seen) == {3 * 640} and teacher.training
+    for result, plan, seed in zip(results, plans, SEEDS, strict=True):
+        close(result.model, alone(network, plan, digits, seed, recipe=recipe, teacher=network).model)
+    with pytest.raises(TuneError, match="needs a teacher"):
+        together(network, plans, digits, recipe=recipe)
+
+
+def test_a_stopped_fleet_goes_on_as_fleet_or_alone(
+    network: nn.Module, plans: list[Plan], digits: Dataset, tmp_path: Path
+) -> None:
+    folders = [tmp_path / str(number) for number in range(3)]
+    part = together(network, plans, digits, run_dirs=folders, max_seconds=0.0)
+    assert not any(result.finished for result in part)
+    with pytest.raises(TuneError, match="holds a run already"):
+        together(network, plans, digits, run_dirs=folders)
+    # One goes on by itself, and is then elsewhere.
+    taken = alone(network, plans[2], digits, SEEDS[2], run_dir=folders[2], resume=True, max_seconds=0.0)
+    assert not taken.finished
+    with pytest.raises(TuneError, match="not at the same place"):
+        together(network, plans, digits, run_dirs=folders, resume=True)
+    two = tune.fit_fleet(
+        network, plans[:2], digits, RECIPE, seeds=SEEDS[:2], run_dirs=folders[:2], resume=True, progress=False
+    )
+    last = alone(network, plans[2], digits, SEEDS[2], run_dir=folders[2], resume=True)
+    for result, plan, seed in zip([*two, last], plans, SEEDS, strict=True):
+        assert result.finished and len(result.history) == 2
+        close(result.model, alone(network, plan, digits, seed).model)
+
+
+def test_fit_s_checkpoints_are_taken_up_by_a_fleet(
+    network: nn.Module, plans: list[Plan], digits: Dataset, tmp_path: Path
+) -> None:
+    folders = [tmp_path / str(number) for number in range(3)]
+    for plan, seed, folder in zip(plans, SEEDS, folders, strict=True):
+        assert not alone(network, plan, digits, seed, run_dir=folder, max_seconds=0.0).finished
+    for result, plan, seed in zip(
+        together(network, plans, digits, run_dirs=folders, resume=True), plans, SEEDS, strict=True
+    ):
+        close(result.model, alone(network, plan, digits, seed).model)
+
+
+def test_looks_see_the_networks_after_so_many_steps(network: nn.Module, plans: list[Plan], digits: Dataset) -> None:
+    seen: dict[int, list[dict[str, torch.Tensor]]] = {}
+
+    def look(step: int) -> Callable[[list[nn.Module]], None]:
+        def keep(networks: list[nn.Module]) -> None:
+            assert not any(model.training for model in networks)
+            seen[step] = [{k: v.clone() for k, v in model.state_dict().items()} for model in networks]
+
+        return keep
+
+    steps = len(digits.train) // 640
+    together(network, plans, digits, looks={step: look(step) for step in (0, 2, steps + 1)})
+    assert list(seen) == [0, 2, steps + 1]
+    for number, plan in enumerate(plans):
+        assert all(torch.equal(v, seen[0][number][k]) for k, v in plan.apply(network).state_dict().items())
+        for step in seen:
+            assert seen[step][number]["bn1.num_batches_tracked"] - seen[0][number]["bn1.num_batches_tracked"] == step
+
+
+def test_a_lost_member_is_named_and_the_others_are_kept(
+    network: nn.Module, plans: list[Plan], digits: Dataset, tmp_path: Path
+) -> None:
+    cuts = [plan.apply(network) for plan in plans]
+    with torch.no_grad():
+        cuts[1].linear.bias.fill_(torch.inf)
+    folders = [tmp_path / str(number) for number in range(3)]
+    with pytest.raises(tune.LostMembers, match=f"member 1 .*{folders[1]}") as caught:
+        together(network, plans, digits, models=cuts, run_dirs=folders)
+    assert caught.value.members == (1,)
+    assert [(folder / "checkpoint.safetensors").exists() for folder in folders] == [True, False, True]
+    for number in (0, 2):
+        result = alone(network, plans[number], digits, SEEDS[number], run_dir=folders[number], resume=True)
+        close(result.model, alone(network, plans[number], digits, SEEDS[number]).model)
+
+
+class Selecting(Plan):
+    """A plan whose surgery can be spoilt."""
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        smaller = super().apply(model)
+        self.meta["spoil"](smaller)
+        return smaller
+
+
+def _scale(model: nn.Module) -> None:
+    model.bn1.weight.data *= 2
+
+
+def _repeat(model: nn.Module) -> None:
+    model.bn1.weight.data[1] = model.bn1.weight.data[0]
+
+
+def _add(model: nn.Module) -> None:
+    model.register_parameter("extra", nn.Parameter(torch.zeros(1)))
+
+
+@pytest.mark.parametrize(("spoil", "words"), [(_scale, "bn1.weight"), (_repeat, "bn1.weight"), (_add, "extra")])
+def test_a_cut_that_does_more_than_select_is_refused(
+    network: nn.Module, plans: list[Plan], spoil: Callable[[nn.Module], None], words: str
+) -> None:
+    fields = {name: getattr(plans[0], name) for name in plans[0].__dataclass_fields__}
+    with pytest.raises(TuneError, match=rf"{words}.*`fit`"):
+        Layout(network, Selecting(**{**fields, "meta": {"spoil": spoil}}))
+
+
+class Gated(nn.Module):
+    """After a sigmoid, a removed channel is one half: its reader's column would wake up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3)
+        self.linear = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sigmoid(self.conv1(x))
+        return self.linear(torch.relu(self.conv2(x)).mean((2, 3)))
+
+
+def test_a_network_in_which_zero_is_not_absent_is_refused(digits: Dataset) -> None:
+    torch.manual_seed(0)
+    model = Gated()
+    plan = lcprune.prune(model, torch.zeros(1, 1, 8, 8), macs=0.5, method="naive", progress=False).plan
+    with pytest.raises(TuneError, match=r"conv2.weight of member 0 has gradients"):
+        tune.fit_fleet(model, [plan, plan], digits, RECIPE, progress=False)
+
+
+def test_what_a_fleet_cannot_do_is_said(network: nn.Module, plans: list[Plan], digits: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(TuneError, match="2 seeds for 3 plans"):
+        together(network, plans, digits, seeds=[1, 2])
+    with pytest.raises(TuneError, match="twice"):
+        together(network, plans, digits, run_dirs=[tmp_path] * 3)
+    with pytest.raises(TuneError, match="compile"):
+        together(network, plans, digits, recipe=replace(RECIPE, compile=True))
+    with pytest.raises(TuneError, match="at least one"):
+        tune.fit_fleet(network, [], digits)
+
+
+def test_image_files_are_refused(network: nn.Module, plans: list[Plan], tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for part in ("train", "test"):
+        for name in ("dark", "light"):
+            for number in range(4):
+                path = tmp_path / part / name / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                image.new("RGB", (20, 16)).save(path)
+    with pytest.raises(TuneError, match="image files"):
+        together(network, plans, data.load(f"folder:{tmp_path}", val=2))
