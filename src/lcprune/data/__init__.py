@@ -6,6 +6,7 @@ for images, labels in data.batches("train", 128, limit=3000, seed=0): ...
 
 from lcprune.data.augment import Augmentation
 from lcprune.data.dataset import ArraySplit, Batches, Dataset, Split
+from lcprune.data.decoded import DecodedSplit
 from lcprune.data.files import FileSplit
 from lcprune.data.registry import from_arrays, hold_out, load
 
@@ -14,6 +15,7 @@ __all__ = [
     "Augmentation",
     "Batches",
     "Dataset",
+    "DecodedSplit",
     "FileSplit",
     "Split",
     "from_arrays",

@@ -7,13 +7,14 @@ transfer, and small data sets live on the device as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lcprune.data.augment import Augmentation, crop_and_flip
+from lcprune.data.decoded import DecodedSplit, decode
 from lcprune.data.files import FileSplit
 from lcprune.errors import DataError
 
@@ -39,7 +40,7 @@ class ArraySplit:
         return ArraySplit(self.images[chosen], self.labels[chosen])
 
 
-Split = ArraySplit | FileSplit
+Split = ArraySplit | DecodedSplit | FileSplit
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,23 @@ class Dataset:
         if not len(chosen):
             raise DataError(f"the {name} split of {self.name} is empty")
         return chosen
+
+    def decoded(
+        self, *, device: str | torch.device = "cpu", threads: int | None = None, progress: bool = False
+    ) -> Dataset:
+        """The same data set with its image files decoded once, into memory; what is in memory stays as it is.
+
+        Args:
+            device: where the pixels go; on a GPU, batches and random crops are made there.
+            threads: that decode; None for one per processor.
+            progress: show a bar.
+        """
+        parts: dict[str, Split] = {}
+        for name in ("train", "val", "test"):
+            split: Split = getattr(self, name)
+            if isinstance(split, FileSplit):
+                parts[name] = decode(split, threads, progress).to(device)
+        return replace(self, **parts)  # type: ignore[arg-type]
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (N, height, width, channels) to normalised float32 (N, channels, height, width).
@@ -159,8 +177,11 @@ class Batches:
         generator = torch.Generator().manual_seed(self.seed)
         for part in parts:
             index = torch.from_numpy(part)
-            images = self.split.images[index]
-            if self.augment:
-                images = crop_and_flip(images, self.dataset.augmentation, generator)
+            if isinstance(self.split, DecodedSplit):
+                images = self.split.random_crops(index, generator) if self.augment else self.split.central(index)
+            else:
+                images = self.split.images[index]
+                if self.augment:
+                    images = crop_and_flip(images, self.dataset.augmentation, generator)
             labels = self.split.labels[index].to(self.device, non_blocking=True)
             yield self.dataset.normalise(images.to(self.device, non_blocking=True)), labels

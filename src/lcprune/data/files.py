@@ -52,14 +52,7 @@ class FileSplit:
             index: which.
             generator: draw a random resized crop and a flip; None takes the central crop.
         """
-        image_module = _pillow()
-        path = self.paths[index]
-        try:
-            with image_module.open(path) as opened:
-                image = opened.convert("RGB")
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{path} is not a readable image: {error}") from error
-        bilinear = image_module.Resampling.BILINEAR
+        image, bilinear = self._open(index)
         if generator is not None:
             box, mirrored = _random_crop(image.size, generator)
             image = image.resize((self.size, self.size), bilinear, box=box)
@@ -69,6 +62,24 @@ class FileSplit:
         side = min(width, height) * self.size / self.resize
         left, top = (width - side) / 2, (height - side) / 2
         return np.asarray(image.resize((self.size, self.size), bilinear, box=(left, top, left + side, top + side)))
+
+    def read_whole(self, index: int) -> np.ndarray:
+        """One image, uint8 (height, width, 3), its shorter side `resize` pixels."""
+        image, bilinear = self._open(index)
+        scale = self.resize / min(image.size)
+        if scale != 1:
+            image = image.resize((round(image.width * scale), round(image.height * scale)), bilinear)
+        return np.asarray(image)
+
+    def _open(self, index: int) -> tuple[Any, Any]:
+        """A Pillow image, and Pillow's bilinear filter."""
+        image_module = _pillow()
+        path = self.paths[index]
+        try:
+            with image_module.open(path) as opened:
+                return opened.convert("RGB"), image_module.Resampling.BILINEAR
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"{path} is not a readable image: {error}") from error
 
     def loader(
         self,

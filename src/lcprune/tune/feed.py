@@ -1,9 +1,9 @@
 """Where training batches come from.
 
 Images that fit live on the device as uint8, already padded; an epoch is then two small tables (which image,
-which crop) and a cursor, all on the device, so that a step needs nothing from the host. Image files come
-through a DataLoader into two fixed buffers. Both are functions of (seed, epoch) alone: an interrupted epoch
-can be taken up at any step.
+which crop) and a cursor, all on the device, so that a step needs nothing from the host; image files that were
+decoded into memory likewise. Other image files come through a DataLoader into two fixed buffers. All are functions
+of (seed, epoch) alone: an interrupted epoch can be taken up at any step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lcprune.data import ArraySplit, Augmentation, Dataset, FileSplit
+from lcprune.data import ArraySplit, Augmentation, Dataset, DecodedSplit, FileSplit
 from lcprune.data.augment import draw, gather, pad_images
+from lcprune.data.decoded import draw_crops, middle, sample
 from lcprune.errors import TuneError
 
 
@@ -105,6 +106,51 @@ class ResidentFeed:
         return self.normalise(images), self.labels.index_select(0, index)
 
 
+class DecodedFeed:
+    """Image files that were decoded before, their pixels on the device."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        augment: bool,
+        seed: int,
+        device: torch.device,
+        share: tuple[int, int],
+    ) -> None:
+        split = dataset.train
+        assert isinstance(split, DecodedSplit)
+        self.split, self.augment, self.seed = split, augment, seed
+        self.rank, self.world = share
+        self.steps, self.batch = _partition(len(split), batch_size, self.world)
+        self.pixels = split.pixels.to(device)
+        self.labels = split.labels.to(device)
+        self.places = split.places.to(device)
+        self.normalise = _Normaliser(dataset, device)
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        self.order = torch.zeros(self.steps, self.batch, dtype=torch.int64, device=device)
+        self.crops = torch.zeros(5, self.steps, self.batch, device=device)
+
+    def start(self, epoch: int, step: int) -> None:
+        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
+        shape = (self.steps, self.world, self.batch)
+        order = torch.randperm(len(self.split), generator=generator)[: self.steps * self.world * self.batch]
+        places = self.split.places[:, order]
+        crops = draw_crops(places, generator) if self.augment else middle(places, self.split.size)
+        self.order.copy_(order.view(shape)[:, self.rank])
+        self.crops.copy_(crops.view(5, *shape)[:, :, self.rank])
+        self.cursor.fill_(step)
+
+    def advance(self) -> None:
+        pass
+
+    def fetch(self) -> tuple[Tensor, Tensor]:
+        index = self.order.index_select(0, self.cursor).view(-1)
+        crops = self.crops.index_select(1, self.cursor).view(5, -1)
+        images = sample(self.pixels, self.places.index_select(1, index), crops, self.split.size)
+        return self.normalise(images), self.labels.index_select(0, index)
+
+
 class FileFeed:
     """Images that are decoded by worker processes into fixed device buffers."""
 
@@ -171,6 +217,8 @@ def make_feed(
         raise TuneError(f"{dataset.name} has no training images")
     if isinstance(dataset.train, ArraySplit):
         return ResidentFeed(dataset, batch_size, augment, seed, device, share)
+    if isinstance(dataset.train, DecodedSplit):
+        return DecodedFeed(dataset, batch_size, augment, seed, device, share)
     return FileFeed(dataset, batch_size, augment, seed, device, share, workers)
 
 
