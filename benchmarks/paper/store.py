@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from paper.cells import DONE, PAPER, Scale
 RESULTS = Path(__file__).parent / "results"
 KINDS = ("results", "schedule", "search", "metric", "training", "objective")
 SPEED = "speed.json"
+MISSING = "–"
 Row = dict[str, Any]
 
 
@@ -68,6 +70,15 @@ class Store:
         for kind, cells in self.kinds.items():
             if cells:
                 _write(self.folder / f"{kind}.json", {name: fold(rows) for name, rows in cells.items()})
+
+
+def accuracy(rows: Sequence[Row], name: str = "accuracy") -> str:
+    """Mean and standard deviation over trials, in percent, with the number of trials."""
+    values = [100 * row[name] for row in rows if row.get(name) is not None]
+    if not values:
+        return MISSING
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread} ({len(values)})"
 
 
 def fold(rows: Sequence[Row]) -> Row:

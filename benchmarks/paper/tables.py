@@ -14,7 +14,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
@@ -22,9 +22,9 @@ sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
 
 from lcprune.files import atomic_write  # noqa: E402
 from lcprune.report.tables import markdown  # noqa: E402
-from paper import objectives  # noqa: E402
+from paper import birds_cells, objectives  # noqa: E402
 from paper.cells import PAPER, TINY, chosen, percent, registry  # noqa: E402
-from paper.store import RESULTS, SPEED, Row, Store  # noqa: E402
+from paper.store import MISSING, RESULTS, SPEED, Row, Store, accuracy  # noqa: E402
 
 PAGE = BENCHMARKS.parent / "docs" / "results.md"
 IMAGES = BENCHMARKS.parent / "docs" / "images" / "paper"
@@ -42,16 +42,6 @@ METHODS = {
     "lcp": "LcP, learned at the tightest limit",
     "each": "LcP, a search per limit",
 }
-MISSING = "–"
-
-
-def accuracy(rows: Sequence[Row], name: str = "accuracy") -> str:
-    """Mean and standard deviation over trials, in percent, with the number of trials."""
-    values = [100 * row[name] for row in rows if row.get(name) is not None]
-    if not values:
-        return MISSING
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread} ({len(values)})"
 
 
 def tuned(store: Store, network: str, method: str, limit: float, resource: str = "macs") -> list[Row]:
@@ -237,6 +227,9 @@ def table_missing(store: Store) -> str:
         lines.append(
             [shown, f"{len(cells) - len(lacking)} of {len(cells)}", f"`run.py --show {shown}`" if lacking else ""]
         )
+    birds = birds_cells.cells()
+    lacking = [cell for cell in birds if cell.name not in store.cells]
+    lines.append(["birds", f"{len(birds) - len(lacking)} of {len(birds)}", "`birds.py`" if lacking else ""])
     return markdown(["for", "cells done", "the rest"], lines)
 
 
@@ -251,6 +244,8 @@ TABLES: dict[str, Callable[[Store], str]] = {
     "objectives": table_objectives,
     "full": table_full,
     "best": table_best,
+    "birds": birds_cells.table_birds,
+    "birds-rates": birds_cells.table_rates,
     "speed": table_speed,
     "missing": table_missing,
 }

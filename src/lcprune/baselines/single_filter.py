@@ -121,13 +121,11 @@ class _Walk:
 
     @property
     def done(self) -> bool:
-        counts = np.array([len(units) for units in self.kept()])
-        return all(bound.holds(counts) for bound in self.bounds)
+        return self._hold(self._counts())
 
     def cost(self) -> str:
         """For the progress bar."""
-        counts = np.array([len(units) for units in self.kept()])
-        return self.bounds[0].describe(float(self.bounds[0].cost(counts)))
+        return self.bounds[0].describe(float(self.bounds[0].cost(self._widths(self._counts()))))
 
     def alive(self) -> list[NDArray[np.bool_]]:
         """Per group, which units have not had their turn."""
@@ -139,25 +137,40 @@ class _Walk:
     def kept(self) -> Kept:
         """The units that stay: those alive, and the last removed up to an allowed width."""
         kept = []
-        for group, alive in enumerate(self.alive()):
-            width = min(-(-int(alive.sum()) // self.multiple) * self.multiple, alive.size)
-            width = max(width, int(self.floors[group]))
+        for group, (alive, width) in enumerate(zip(self.alive(), self._widths(self._counts()), strict=True)):
             late = [unit for own, unit in reversed(self.removed) if own == group][: width - int(alive.sum())]
             kept.append(np.sort(np.concatenate([np.flatnonzero(alive), np.array(late, dtype=np.int64)])))
         return kept
 
     def remove(self, scores: list[NDArray[np.float64]], units: int) -> None:
         """Remove the lowest units above the floors, until the limits hold."""
-        for _ in range(units):
-            best: tuple[float, int, int] | None = None
-            for group, (alive, score) in enumerate(zip(self.alive(), scores, strict=True)):
-                if alive.sum() > self.floors[group]:
-                    unit = int(np.argmin(np.where(alive, score, np.inf)))
-                    best = min(best or (np.inf, 0, 0), (float(score[unit]), group, unit))
-            assert best is not None, "the limits hold at the floors"
-            self.removed.append(best[1:])
-            if self.done:
+        alive = [np.flatnonzero(alive) for alive in self.alive()]
+        group = np.repeat(np.arange(len(alive)), [len(own) for own in alive])
+        unit = np.concatenate(alive)
+        order = np.lexsort((unit, group, np.concatenate([s[own] for s, own in zip(scores, alive, strict=True)])))
+        counts = self._counts()
+        for place in order:
+            if counts[group[place]] <= self.floors[group[place]]:
+                continue
+            self.removed.append((int(group[place]), int(unit[place])))
+            counts[group[place]] -= 1
+            units -= 1
+            if units == 0 or self._hold(counts):
                 return
+        raise AssertionError("the limits hold at the floors")
+
+    def _counts(self) -> NDArray[np.int64]:
+        """Units of each group that have not had their turn."""
+        gone = np.bincount([group for group, _ in self.removed], minlength=len(self.sizes))
+        return np.asarray(self.sizes - gone, dtype=np.int64)
+
+    def _widths(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        rounded = np.minimum(-(-counts // self.multiple) * self.multiple, self.sizes)
+        return np.maximum(rounded, self.floors)
+
+    def _hold(self, counts: NDArray[np.int64]) -> bool:
+        widths = self._widths(counts)
+        return all(bound.holds(widths) for bound in self.bounds)
 
 
 class _Stream:
