@@ -1,148 +1,150 @@
-"""A network with K sets of weights: the K batches lie one after another in the batch dimension."""
+"""One network with the weights of many.
+
+Additions, ReLUs, pooling and reshaping act on each image alone and stay as they are; only layers with weights, and
+batch norm, must know whose image is whose. The usual sequence convolution, batch norm, (addition,) ReLU is found in the
+network's graph and done at once where kernels can.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from lcprune.errors import TuneError
-
-_PLAIN = (
-    nn.Sequential,
-    nn.ModuleList,
-    nn.Identity,
-    nn.ReLU,
-    nn.ReLU6,
-    nn.SiLU,
-    nn.Hardswish,
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.Flatten,
-    nn.ZeroPad2d,
-)
+from lcprune.tune.fleet import functions
+from lcprune.tune.fleet.modules import FleetBatchNorm2d, FleetConv2d, FleetLinear, conv_norm
 
 
 def fleet_network(original: nn.Module, members: int, fuse: bool = True) -> nn.Module:
-    """A copy of a network with a leading dimension `members` on every parameter and buffer.
+    """A network that is many: same names, every parameter and buffer with a leading dimension of members.
 
     Args:
-        original: the network; it is not touched.
-        members: sets of weights, all equal to the original's at first.
-        fuse: use the fast kernels where there are some.
+        original: the network; not changed.
+        members: how many.
+        fuse: on a GPU in bfloat16, join convolution, batch norm, addition and ReLU.
 
-    Raises:
-        TuneError: if the network has layers that are not known; the message names them.
+    Returns:
+        A network for images (members * batch, channels, height, width), the first member's batch first. Every member
+        begins with the original's weights.
     """
     network = copy.deepcopy(original)
-    unknown = []
-    for name, module in list(network.named_modules()):
-        made: nn.Module | None = None
-        if type(module) is nn.Conv2d and module.padding_mode == "zeros" and isinstance(module.padding, tuple):
-            made = FleetConv2d(module, members)
-        elif type(module) is nn.BatchNorm2d and module.affine and module.track_running_stats:
-            made = FleetBatchNorm2d(module, members)
-        elif type(module) is nn.Linear:
-            made = FleetLinear(module, members)
-        elif not isinstance(module, _PLAIN) and (
-            module._parameters or module._buffers or type(module).__module__.startswith("torch.nn.modules")
-        ):
-            unknown.append(f"{name} ({type(module).__name__})")
-        if made is not None:
-            parent, _, child = name.rpartition(".")
-            setattr(network.get_submodule(parent), child, made)
-    if unknown:
-        raise TuneError(f"a fleet does not know these layers: {', '.join(unknown[:5])}; tune each cut with `fit`")
+    for name, module in original.named_modules():
+        made = _made(name, module, members)
+        if made is None:
+            continue
+        parent, _, last = name.rpartition(".")
+        if not name:
+            return made
+        setattr(network.get_submodule(parent), last, made)
+    if fuse:
+        try:
+            graph = fx.Tracer().trace(original)
+        except Exception:  # whatever a forward may raise when it meets a proxy: such a network runs layer by layer
+            return network
+        runner = _Runner(network, graph)
+        if runner.joined:
+            network.forward = runner.forward  # type: ignore[method-assign]
     return network
 
 
-class _Stacked(nn.Module):
-    def __init__(self, module: nn.Module, members: int) -> None:
-        super().__init__()
-        self.members = members
-        for name, parameter in module._parameters.items():
-            new = None if parameter is None else nn.Parameter(_stack(parameter, members), parameter.requires_grad)
-            self.register_parameter(name, new)
-        for name, buffer in module._buffers.items():
-            self.register_buffer(name, None if buffer is None else _stack(buffer, members))
-        self.train(module.training)
+def _made(name: str, module: nn.Module, members: int) -> nn.Module | None:
+    """The fleet's layer for one of the original; None for what needs none."""
+    if isinstance(module, nn.Conv2d) and module.groups in (1, module.in_channels) and module.padding_mode == "zeros":
+        return FleetConv2d(module, members)
+    if isinstance(module, nn.BatchNorm2d) and module.affine and module.track_running_stats and module.momentum:
+        return FleetBatchNorm2d(module, members)
+    if isinstance(module, nn.Linear):
+        return FleetLinear(module, members)
+    own = [*module._parameters.values(), *module._buffers.values()]
+    if any(tensor is not None for tensor in own) or (isinstance(module, nn.modules.dropout._DropoutNd) and module.p):
+        raise TuneError(f"{name or 'the network'} is a {type(module).__name__}, which no fleet can train; use fit")
+    return None
 
 
-class FleetConv2d(_Stacked):
-    """As many convolutions as members, as one with groups."""
+@dataclass
+class _Join:
+    """Nodes of a graph that are done together, when the last of them comes."""
 
-    weight: Tensor
-    bias: Tensor | None
-
-    def __init__(self, module: nn.Conv2d, members: int) -> None:
-        super().__init__(module, members)
-        self.stride, self.padding, self.dilation, self.groups = (
-            module.stride,
-            module.padding,
-            module.dilation,
-            module.groups,
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        k, (n, c, h, w) = self.members, x.shape
-        wide = x.reshape(k, n // k, c, h, w).transpose(0, 1).reshape(n // k, k * c, h, w)
-        bias = None if self.bias is None else self.bias.reshape(-1)
-        out = functional.conv2d(
-            wide, self.weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, k * self.groups
-        )
-        out = out.reshape(n // k, k, -1, *out.shape[2:]).transpose(0, 1)
-        return out.reshape(n, *out.shape[2:])
+    x: fx.Node
+    conv: str
+    norm: str
+    other: fx.Node | None = None
+    top: float = 0.0  # of the ReLU; 0 for none
 
 
-class FleetBatchNorm2d(_Stacked):
-    """Batch norm of each member's images."""
+class _Runner(fx.Interpreter):
+    """Runs the original's graph with the fleet's layers."""
 
-    weight: Tensor
-    bias: Tensor
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
+    def __init__(self, network: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(network, garbage_collect_values=False, graph=graph)
+        self.joined, self.absorbed = _joins(network, graph)
 
-    def __init__(self, module: nn.BatchNorm2d, members: int) -> None:
-        super().__init__(module, members)
-        self.eps = module.eps
-        if module.momentum is None:
-            raise TuneError("a fleet does not know batch norm with momentum=None; tune each cut with `fit`")
-        self.momentum = module.momentum
+    def forward(self, x: Tensor) -> Any:
+        """What the network does."""
+        return self.run(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        k, (n, c, h, w) = self.members, x.shape
-        if self.training:
-            self.num_batches_tracked.add_(1)
-        wide = x.reshape(k, n // k, c, h, w).transpose(0, 1).reshape(n // k, k * c, h, w)
-        out = functional.batch_norm(
-            wide,
-            self.running_mean.view(-1),
-            self.running_var.view(-1),
-            self.weight.reshape(-1),
-            self.bias.reshape(-1),
-            self.training,
-            self.momentum,
-            self.eps,
-        )
-        return out.reshape(n // k, k, c, h, w).transpose(0, 1).reshape(n, c, h, w)
+    def run_node(self, n: fx.Node) -> Any:
+        # Which way depends on the device and the precision of the moment.
+        fused = functions.on_gpu(next(iter(self.env.values()))) if self.env else False
+        if fused and n in self.absorbed:
+            return None
+        if fused and n in self.joined:
+            join = self.joined[n]
+            other = None if join.other is None else self.env[join.other]
+            conv, norm = self.module.get_submodule(join.conv), self.module.get_submodule(join.norm)
+            return conv_norm(self.env[join.x], other, conv, norm, join.top)  # type: ignore[arg-type]
+        return super().run_node(n)
 
 
-class FleetLinear(_Stacked):
-    """A linear layer per member."""
+def _joins(network: nn.Module, graph: fx.Graph) -> tuple[dict[fx.Node, _Join], set[fx.Node]]:
+    joined: dict[fx.Node, _Join] = {}
+    absorbed: set[fx.Node] = set()
+    order = {node: place for place, node in enumerate(graph.nodes)}
 
-    weight: Tensor
-    bias: Tensor | None
+    def layer(node: Any) -> nn.Module | None:
+        good = isinstance(node, fx.Node) and node.op == "call_module"
+        return network.get_submodule(str(node.target)) if good else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        parts = x.reshape(self.members, -1, x.shape[-1])
-        if self.bias is None:
-            return torch.bmm(parts, self.weight.mT).flatten(0, 1)
-        return torch.baddbmm(self.bias.unsqueeze(1), parts, self.weight.mT).flatten(0, 1)
+    for node in graph.nodes:
+        if not isinstance(layer(node), FleetBatchNorm2d) or not isinstance(layer(node.args[0]), FleetConv2d):
+            continue
+        conv_node = node.args[0]
+        conv = layer(conv_node)
+        assert isinstance(conv, FleetConv2d)
+        if len(conv_node.users) > 1 or conv.bias is not None:
+            continue
+        join = _Join(conv_node.args[0], str(conv_node.target), str(node.target))
+        last, inner = node, {conv_node}
+        after = _only_user(last)
+        if after is not None and after.target in (operator.add, torch.add, "add") and len(after.args) == 2:
+            other = after.args[1] if after.args[0] is last else after.args[0]
+            # What is added must be there by then, and not be another sequence that waits for this addition.
+            if isinstance(other, fx.Node) and other is not last and order[other] < order[after] and not after.kwargs:
+                join.other, last, inner = other, after, inner | {last}
+        after = _only_user(last)
+        top = 0.0 if after is None else _top(after, layer(after))
+        if after is not None and top:
+            join.top, last, inner = top, after, inner | {last}
+        if join.other in absorbed or last in joined:
+            continue
+        joined[last] = join
+        absorbed |= inner
+    return joined, absorbed
 
 
-def _stack(tensor: Tensor, members: int) -> Tensor:
-    return tensor.detach().unsqueeze(0).repeat(members, *[1] * tensor.dim())
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _top(node: fx.Node, layer: nn.Module | None) -> float:
+    """The upper bound of a ReLU; 0 for any other node."""
+    if isinstance(layer, nn.ReLU6) or node.target is functional.relu6:
+        return 6.0
+    return math.inf if isinstance(layer, nn.ReLU) or node.target in (functional.relu, torch.relu, "relu") else 0.0
