@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -276,28 +278,41 @@ def medians(
         probes: by any name.
         seconds: least time of one measurement; short ones run several times in it.
         least: rounds at least.
-        most: rounds at most.
+        most: rounds at most; 0 times each probe once.
         tolerance: a median is stable when its spread, as a share of it, is below this.
     """
     runs = {(name, 0): probe.run for name, probe in probes.items()}
     runs |= {(name, 1): probe.minus for name, probe in probes.items() if probe.minus is not None}
     repeats, times = {}, {}
-    for name, run in runs.items():
-        once = max(backend.seconds(run, 1), 1e-7)
-        repeats[name] = max(1, min(1000, round(seconds / once)))
-        # A run that is long enough is a measurement already.
-        times[name] = [once] if repeats[name] == 1 else []
-    for number in range(1, most + 1):
+    with _no_garbage():
         for name, run in runs.items():
-            times[name].append(backend.seconds(run, repeats[name]))
-        if number >= least and all(_spread(values) <= tolerance for values in times.values()):
-            break
+            once = max(backend.seconds(run, 1), 1e-7)
+            repeats[name] = max(1, min(1000, round(seconds / once)))
+            # A run that is long enough is a measurement already.
+            times[name] = [once] if repeats[name] == 1 or not most else []
+        for number in range(1, most + 1):
+            for name, run in runs.items():
+                times[name].append(backend.seconds(run, repeats[name]))
+            if number >= least and all(_spread(values) <= tolerance for values in times.values()):
+                break
     middle = {name: 1000 * statistics.median(values) for name, values in times.items()}
     return {
         # What is left after a subtraction is never nothing.
         name: max(middle[name, 0] - middle.get((name, 1), 0.0), 0.02 * middle[name, 0]) / probe.calls
         for name, probe in probes.items()
     }
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """No garbage is collected meanwhile: with many networks alive, that takes longer than running one."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _spread(values: Sequence[float]) -> float:

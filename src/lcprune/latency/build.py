@@ -32,8 +32,8 @@ from lcprune.progress import Progress
 logger = logging.getLogger("lcprune")
 
 # Shares of the widths that are kept, on average, by the networks that the correction is measured on.
-_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25)
-_FEW = (1.0, 0.7, 0.5, 0.3)  # of networks that take long
+_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
+_FEW = (1.0, 0.75, 0.5, 0.3)  # of networks that take long
 _LONG_MS = 300.0
 
 
@@ -72,6 +72,8 @@ def measure_table(
         need_float32(precision)
     every = operations(graph, batch)
     about = {**runner.describe(), "batch": batch, "precision": precision, "network": fingerprint(every, graph)}
+    # Vectors of 16 bytes: layers whose channels fill them are often run by other, faster code.
+    about["even"] = 16 // next(graph.model.parameters()).element_size()
     place = cache_folder() / f"{_digest(about)}.json"
     table = _cached(place) if cache else None
     if table is None:
@@ -104,12 +106,13 @@ def _measured(
     started = time.perf_counter()
     found = fuse(every, runner.fusion)
     table = Table(
-        _measure_layers(runner, found, progress),
+        _measure_layers(runner, found, about["even"], progress),
         about["batch"],
         runner.name,
         about["device"],
         about["precision"],
         runner.fusion,
+        about["even"],
         network=about["network"],
         versions=about["versions"],
     )
@@ -128,18 +131,16 @@ def calibrate(table: Table, graph: ChannelGraph, backend: Backend, multiple_of: 
         multiple_of: of the cut networks' widths.
     """
     predictor = Predictor(table, graph, multiple_of)
-    whole = measure_networks(backend, {"whole": graph.model}, graph.example_inputs, table.batch, rounds=(1, 2))["whole"]
+    whole = measure_networks(backend, {"whole": graph.model}, graph.example_inputs, table.batch, rounds=(0, 0))["whole"]
     rng = np.random.default_rng(0)
     shares = _FEW if whole > _LONG_MS else _SHARES
     plans = [_random_counts(graph, share, rng, multiple_of) for share in shares]
     networks = {str(index): _cut(graph, counts) for index, counts in enumerate(plans)}
-    rounds = (1, 3) if whole > _LONG_MS else (5, 15)
+    rounds = (1, 1) if whole > 5 * _LONG_MS else (1, 3) if whole > _LONG_MS else (5, 15)
     measured = measure_networks(backend, networks, graph.example_inputs, table.batch, rounds=rounds)
     sums = np.array([predictor.layers(counts) for counts in plans])
     times = np.array([measured[name] for name in networks])
-    # The whole network's widths are round numbers, which some devices run faster than those of any cut network: it is
-    # recorded, but the correction is that of cut networks. Where the host is slowest, the more the better.
-    correction = fit(sums, times, True) if backend.launches else fit(sums[1:], times[1:])
+    correction = fit(sums, times, backend.launches)
     entries = [
         {"multiple_of": multiple_of, "kept": counts.tolist(), "layers_ms": float(total), "measured_ms": float(ms)}
         for counts, total, ms in zip(plans, sums, times, strict=True)
@@ -153,6 +154,8 @@ def calibrate(table: Table, graph: ChannelGraph, backend: Backend, multiple_of: 
 def fit(sums: NDArray[np.float64], times: NDArray[np.float64], launches: bool = False) -> Correction:
     """Offset and factor that make sums over layers into measured times, with the least relative error.
 
+    The least sum of sizes, not of squares: one slip of the clock must not spoil it.
+
     Args:
         sums: milliseconds of the layers, one per network.
         times: milliseconds measured.
@@ -160,18 +163,21 @@ def fit(sums: NDArray[np.float64], times: NDArray[np.float64], launches: bool = 
     """
     floor = 0.0
     if launches:
-        floor = float(times.min())
-        above = times > 1.15 * floor
+        above = times > 1.15 * times.min()
+        floor = float(np.median(times[~above]))
         # Networks at the floor say nothing about the GPU's time, except that it is less.
         if above.sum() < 2:
             factor = float(times[above][0] / sums[above][0]) if above.any() else 1.0
             return Correction(0.0, max(factor, 0.0), floor)
         sums, times = sums[above], times[above]
-    matrix = np.stack([1 / times, sums / times], axis=1)
-    offset, factor = np.linalg.lstsq(matrix, np.ones(len(times)), rcond=None)[0]
+    weights = np.ones(len(times))
+    for _ in range(20):
+        matrix = np.stack([1 / times, sums / times], axis=1)
+        offset, factor = np.linalg.lstsq(matrix * weights[:, None], weights, rcond=None)[0]
+        weights = 1 / np.sqrt(np.maximum(np.abs(matrix @ (offset, factor) - 1), 1e-3))
     # Nothing takes less than no time, and nothing wider is faster: then it is noise, and proportions are better.
     if factor <= 0 or offset < 0:
-        offset, factor = 0.0, float((times / np.maximum(sums, 1e-9)).mean())
+        offset, factor = 0.0, float(np.median(times / np.maximum(sums, 1e-9)))
     return Correction(float(offset), float(factor), floor)
 
 
@@ -189,7 +195,7 @@ def measure_networks(
         networks: name -> network; put back to where and how they were.
         example_inputs: their arguments; repeated to the batch size.
         batch: samples at a time.
-        rounds: fewest and most measurements of each.
+        rounds: fewest and most measurements of each, after the first one.
     """
     arguments = tuple(batch_of(value, batch, backend.device) for value in example_inputs)
     before = {name: (model.training, next(model.parameters()).device) for name, model in networks.items()}
@@ -198,9 +204,11 @@ def measure_networks(
             runs = {}
             for name, model in networks.items():
                 runs[name] = Probe(backend.network(model.to(backend.device).eval(), arguments))
-                for _ in range(1 if rounds[0] == 1 else 2):
+                for _ in range(1 if rounds[0] <= 1 else 2):
                     runs[name].run()
-        return medians(backend, runs, seconds=0.02, least=rounds[0], most=rounds[1], tolerance=0.005)
+        # A GPU's own clock needs less time than the host's.
+        seconds = 0.02 if backend.launches else 10 * backend.moment
+        return medians(backend, runs, seconds=seconds, least=rounds[0], most=rounds[1], tolerance=0.005)
     finally:
         for name, model in networks.items():
             training, home = before[name]
@@ -214,7 +222,7 @@ def cache_folder() -> Path:
     return base / "latency"
 
 
-def _measure_layers(backend: Backend, found: Sequence[Operation], progress: bool) -> dict[str, Any]:
+def _measure_layers(backend: Backend, found: Sequence[Operation], even: int, progress: bool) -> dict[str, Any]:
     shapes: dict[str, Operation] = {}
     for one in found:
         if one.key not in shapes or one.full > shapes[one.key].full:
@@ -223,7 +231,7 @@ def _measure_layers(backend: Backend, found: Sequence[Operation], progress: bool
     with Progress("latency table", total=len(shapes), enabled=progress) as bar, torch.inference_mode():
         for key, one in shapes.items():
             try:
-                layers[key] = measure_layer(backend, one)
+                layers[key] = measure_layer(backend, one, even)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise LatencyError(f"layer {key} cannot be timed by itself: {error}") from error
             bar.advance(layer=one.name.removeprefix("aten::"))

@@ -9,7 +9,7 @@ import numpy as np
 
 from lcprune.latency.backends import Backend, Probe, medians
 from lcprune.latency.operations import Operation
-from lcprune.latency.table import Layer
+from lcprune.latency.table import Layer, kinds
 
 _MOST = 40  # points of one curve
 _COARSE = (0.125, 0.5, 1.0)  # where the two widths of a layer are tried together
@@ -19,15 +19,17 @@ _SLOW_MS = 30.0  # layers that take longer get fewer points and rounds: there ar
 Point = tuple[int, ...]
 
 
-def measure_layer(backend: Backend, one: Operation) -> Layer:
+def measure_layer(backend: Backend, one: Operation, even: int = 1) -> Layer:
     """The time of a layer shape as a function of its widths.
 
     The curve along each width, the other one full, is halved where a line does not fit it. Two widths together are
-    tried on a coarse grid; between, the two curves multiply, which keeps the steps of both.
+    tried on a coarse grid; between, the two curves multiply, which keeps the steps of both. Multiples of `even` and
+    other widths may be run by different code: they have curves and coarse grids of their own.
 
     Args:
         backend: what runs it.
         one: the layer; its full widths are the widest that are measured.
+        even: multiples of this are a kind of their own.
     """
     probes: dict[Point, Probe] = {}
 
@@ -52,22 +54,22 @@ def measure_layer(backend: Backend, one: Operation) -> Layer:
         return Layer((), np.array(times([()], False)[()]))
     widest = times([full], True)[full]
     slow = widest > _SLOW_MS
-    grids = [_curve(width, full, times, slow) for width in range(len(full))]
+    grids = [_curve(width, full, times, even, slow) for width in range(len(full))]
     if len(full) == 1:
         points = [(width,) for width in grids[0]]
         found = times(points, False)
         return Layer((grids[0],), np.array([found[point] for point in points]))
-    coarse = [sorted({max(1, round(share * size)) for share in _COARSE}) for size in full]
+    coarse = [_nearby(size, _COARSE if even == 1 or not slow else (0.25, 1.0), even) for size in full]
     grids = [tuple(sorted({*grid, *extra})) for grid, extra in zip(grids, coarse, strict=True)]
     rows = [(width, full[1]) for width in grids[0]]
     columns = [(full[0], width) for width in grids[1]]
     inside = list(itertools.product(*coarse))
     found = times(list(dict.fromkeys([*rows, *columns, *inside])), False)
-    return Layer((grids[0], grids[1]), _surface(grids, coarse, rows, columns, found))
+    return Layer((grids[0], grids[1]), _surfaces(grids, coarse, even, full, found))
 
 
 def _curve(
-    width: int, full: Point, times: Callable[[Sequence[Point], bool], dict[Point, float]], slow: bool
+    width: int, full: Point, times: Callable[[Sequence[Point], bool], dict[Point, float]], even: int, slow: bool
 ) -> tuple[int, ...]:
     """Where to measure along one width: a few points, and halves wherever a line between two of them is off."""
     size = full[width]
@@ -75,51 +77,83 @@ def _curve(
     def at(value: int) -> Point:
         return tuple(value if index == width else whole for index, whole in enumerate(full))
 
-    grid = _first_grid(size, slow)
-    known = {point[width]: ms for point, ms in times([at(value) for value in grid], True).items()}
-    # A stretch whose ends take the same time cannot hide a step.
-    uneven = _TOLERANCE * known[size]
-    pending = [(low, high) for low, high in itertools.pairwise(grid) if abs(known[high] - known[low]) > uneven]
-    finest = max(1, size // 8) if slow else 1
-    while pending and len(known) < _MOST:
-        # One beside the middle: devices round widths to powers of two, and at these alone a staircase is a line.
-        middles = {(low + high) // 2 + (high - low > 2): (low, high) for low, high in pending if high - low > finest}
-        if not middles:
-            break
-        measured = times([at(value) for value in middles], True)
-        pending = []
-        for value, (low, high) in middles.items():
-            known[value] = measured[at(value)]
-            line = np.interp(value, (low, high), (known[low], known[high]))
-            if abs(known[value] - line) > uneven / 2:
-                halves = ((low, value), (value, high))
-                pending += [(a, b) for a, b in halves if abs(known[b] - known[a]) > uneven]
-        # Large bends first, should the points run out.
-        pending.sort(key=lambda pair: -abs(known[pair[1]] - known[pair[0]]))
-        pending = pending[: max(0, _MOST - len(known))]
-    return tuple(sorted(known))
+    parts = kinds(_first_grid(size, slow, even), even)
+    first = times([at(value) for part in parts for value in part], True)
+    uneven = _TOLERANCE * first[at(size)]
+    grid: set[int] = set()
+    for part in parts:
+        step = 1 if len(parts) == 1 else even if part[0] % even == 0 else 2
+        known = {value: first[at(value)] for value in part}
+        # A stretch whose ends take the same time cannot hide a step.
+        pending = [(low, high) for low, high in itertools.pairwise(part) if abs(known[high] - known[low]) > uneven]
+        finest = max(1, size // 8) if slow else step
+        while pending and len(known) < _MOST // len(parts):
+            middles = {_middle(low, high, step): (low, high) for low, high in pending if high - low > finest}
+            if not middles:
+                break
+            measured = times([at(value) for value in middles], True)
+            pending = []
+            for value, (low, high) in middles.items():
+                known[value] = measured[at(value)]
+                line = np.interp(value, (low, high), (known[low], known[high]))
+                if abs(known[value] - line) > uneven / 2:
+                    halves = ((low, value), (value, high))
+                    pending += [(a, b) for a, b in halves if abs(known[b] - known[a]) > uneven]
+            # Large bends first, should the points run out.
+            pending.sort(key=lambda pair: -abs(known[pair[1]] - known[pair[0]]))
+            pending = pending[: max(0, _MOST // len(parts) - len(known))]
+        grid |= set(known)
+    return tuple(sorted(grid))
 
 
-def _first_grid(size: int, slow: bool) -> list[int]:
+def _middle(low: int, high: int, step: int) -> int:
+    """One beside the middle: devices round widths to powers of two, and at these alone a staircase is a line."""
+    steps = (high - low) // step
+    return low + step * (steps // 2 + (steps > 2))
+
+
+def _first_grid(size: int, slow: bool, even: int) -> list[int]:
     """A few widths; of fast layers, in pairs: devices round widths up to 8 or 16, and one more is a step."""
     if slow:
-        return sorted({max(1, round(share * size)) for share in (0.1, 0.25, 0.5, 0.75, 1.0)})
+        return _nearby(size, (0.1, 0.25, 0.5, 0.75, 1.0) if even == 1 else (0.25, 0.5, 1.0), even)
     every = 8 if size <= 64 else 16 * -(-size // 128)
     pairs = {width for low in range(every, size, every) for width in (low, low + 1, low + 8)}
-    return sorted({1, max(1, size // 10), size} | {width for width in pairs if width < size})
+    return sorted({1, *_nearby(size, (0.1, 1.0), even)} | {width for width in pairs if width < size})
+
+
+def _nearby(size: int, shares: Sequence[float], even: int) -> list[int]:
+    """Widths near some shares of the full one: of each kind, if there are two."""
+    near = {max(1, round(share * size)) for share in shares}
+    if even > 1:
+        whole = {max(1, round(width / even)) * even for width in near}
+        near = {width for one in whole for width in (one - 1, one) if width <= size}
+    return sorted({*near, size})
+
+
+def _surfaces(
+    grids: Sequence[Sequence[int]],
+    coarse: Sequence[Sequence[int]],
+    even: int,
+    full: Point,
+    found: dict[Point, float],
+) -> np.ndarray:
+    """One surface for every two kinds of widths."""
+    surface = np.zeros([len(grid) for grid in grids])
+    places = [{width: index for index, width in enumerate(grid)} for grid in grids]
+    for pair in itertools.product(*[kinds(grid, even) for grid in grids]):
+        nodes = [[width for width in ones if width in part] for ones, part in zip(coarse, pair, strict=True)]
+        block = [[place[width] for width in part] for place, part in zip(places, pair, strict=True)]
+        surface[np.ix_(*block)] = _surface(pair, nodes, full, found)
+    return surface
 
 
 def _surface(
-    grids: Sequence[Sequence[int]],
-    coarse: Sequence[Sequence[int]],
-    rows: Sequence[Point],
-    columns: Sequence[Point],
-    found: dict[Point, float],
+    grids: Sequence[Sequence[int]], coarse: Sequence[Sequence[int]], full: Point, found: dict[Point, float]
 ) -> np.ndarray:
     """Product of the two curves, corrected by what the coarse grid says about it."""
-    along = np.array([found[point] for point in rows])
-    across = np.array([found[point] for point in columns])
-    whole = max(along[-1], 1e-9)
+    along = np.array([found[width, full[1]] for width in grids[0]])
+    across = np.array([found[full[0], width] for width in grids[1]])
+    whole = max(found[full], 1e-9)
 
     def product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         return np.maximum(np.outer(first, second) / whole, 1e-9)

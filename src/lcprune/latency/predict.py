@@ -10,11 +10,14 @@ from lcprune.errors import LatencyError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.latency.fusion import fuse
 from lcprune.latency.operations import Operation, distinct, operations
-from lcprune.latency.table import FloatArray, Layer, Table
+from lcprune.latency.table import FloatArray, Layer, Table, kinds
 
 
 class Predictor:
-    """A network's latency as a function of kept counts; never falls when a count grows.
+    """A network's latency as a function of kept counts.
+
+    It never falls when a count grows, among widths of the same kind; those that are multiples of `table.even` may be
+    faster than the others below them. (Cutting at a limit needs no more: the widths it finds are always within.)
 
     Args:
         table: times of its layers.
@@ -37,7 +40,7 @@ class Predictor:
         slot_start, total, offset = {}, 0, 0
         constant = 0.0
         for one in found:
-            layer = _find(table, one).rising(multiple_of)
+            layer = _find(table, one).rising(multiple_of, table.even)
             times_of = layer.ms * one.count
             if not one.axes:
                 constant += float(times_of.reshape(-1)[-1]) if times_of.size else 0.0
@@ -56,7 +59,7 @@ class Predictor:
                 key = (grid, full)
                 if key not in slot_start:
                     slot_start[key] = offset
-                    slots.append(np.interp(np.arange(full + 1), grid, np.arange(len(grid))))
+                    slots.append(_places(grid, full, table.even))
                     offset += full + 1
                 where.append(slot_start[key])
             places.append((columns[0], columns[1] if len(columns) > 1 else -1))
@@ -98,6 +101,16 @@ class Predictor:
         """Milliseconds of the network that keeps so many units of each group."""
         correction = self.table.rounded.get(self.multiple_of, self.table.correction)
         return max(correction.floor, correction.offset + correction.factor * self.layers(counts), 0.0)
+
+
+def _places(grid: tuple[int, ...], full: int, even: int) -> FloatArray:
+    """Where each width up to `full` is on the grid: between two points of its own kind."""
+    widths = np.arange(full + 1)
+    parts = kinds(grid, even)
+    if len(parts) == 1:
+        return np.interp(widths, grid, np.arange(len(grid)))
+    first, second = (np.interp(widths, part, np.arange(len(part))) for part in parts)
+    return np.where(widths % even == 0, first, len(parts[0]) + second)
 
 
 def _find(table: Table, one: Operation) -> Layer:

@@ -39,20 +39,36 @@ class Layer:
     widths: tuple[tuple[int, ...], ...]
     ms: FloatArray
 
-    def rising(self, multiple_of: int = 1) -> Layer:
-        """The layer made monotone: nothing wider is faster.
+    def rising(self, multiple_of: int = 1, even: int = 1) -> Layer:
+        """The layer made monotone: nothing wider is faster, among widths of the same kind.
 
-        A device may run a round width faster than the one below it, and all others as slowly as that. So the grid is
-        reduced to widths that can occur first, if these are multiples of a number; the full width always can. Multiples
-        of 2 and 4 are not round for any device, and of those too few are on the grid.
+        If only multiples of a number can occur, the grid is first reduced to these; the full width always can.
+        Multiples of 2 and 4 are too few on it for that.
+
+        Args:
+            multiple_of: of the widths that occur.
+            even: multiples of this are a kind of their own.
+
+        Returns:
+            Grids that rise within each kind: multiples of `even` first, then the others.
         """
         grids, ms = [], self.ms
         blocks = multiple_of if multiple_of >= 8 else 1
         for axis, grid in enumerate(self.widths):
-            usable = [i for i, width in enumerate(grid) if width % blocks == 0 or width == grid[-1]]
-            grids.append(tuple(grid[i] for i in usable))
-            ms = np.maximum.accumulate(np.take(ms, usable, axis), axis)
+            usable = [width for width in grid if width % blocks == 0 or width == grid[-1]]
+            parts = [
+                np.maximum.accumulate(np.take(ms, [grid.index(width) for width in kind], axis), axis)
+                for kind in kinds(usable, even)
+            ]
+            grids.append(tuple(width for kind in kinds(usable, even) for width in kind))
+            ms = np.concatenate(parts, axis)
         return Layer(tuple(grids), ms)
+
+
+def kinds(grid: Sequence[int], even: int) -> list[list[int]]:
+    """The widths of a grid by kind: multiples of `even`, and the others; all together if few are of one kind."""
+    parts = [[width for width in grid if width % even == 0], [width for width in grid if width % even]]
+    return parts if min(map(len, parts)) >= 2 else [list(grid)]
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,7 @@ class Table:
         device: where.
         precision: of the weights, e.g. "float32".
         fusion: which operators the backend joins; as for `fusion.fuse`.
+        even: multiples of this many channels may take less time than narrower layers; 1 where none do.
         correction: from layers to the network.
         rounded: likewise for networks whose widths are multiples of a number, where that was measured.
         network: fingerprint of the network it was measured for; empty if it is for any that has these layers.
@@ -95,6 +112,7 @@ class Table:
     device: str = ""
     precision: str = "float32"
     fusion: str = "none"
+    even: int = 1
     correction: Correction = field(default_factory=Correction)
     rounded: Mapping[int, Correction] = field(default_factory=dict)
     network: str = ""
@@ -117,6 +135,7 @@ class Table:
             "batch": self.batch,
             "precision": self.precision,
             "fusion": self.fusion,
+            "even": self.even,
             "versions": dict(self.versions),
             "correction": _plain(self.correction),
             "rounded": {str(width): _plain(correction) for width, correction in self.rounded.items()},
@@ -160,9 +179,8 @@ class Table:
         if not isinstance(stored.get("layers"), list) or not stored["layers"]:
             raise LatencyError('"layers" is missing or empty')
         layers = dict(_layer(position, entry) for position, entry in enumerate(stored["layers"]))
-        batch, fusion = stored.get("batch"), stored.get("fusion", "none")
-        if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
-            raise LatencyError(f'"batch" is {batch!r}: a whole number from 1 on is wanted')
+        fusion = stored.get("fusion", "none")
+        batch, even = _whole("batch", stored.get("batch")), _whole("even", stored.get("even", 1))
         if fusion not in FUSIONS:
             raise LatencyError(f'"fusion" is {fusion!r}: choose one of {", ".join(FUSIONS)}')
         correction = _correction("correction", stored.get("correction") or {})
@@ -176,6 +194,7 @@ class Table:
             layers,
             batch,
             fusion=fusion,
+            even=even,
             correction=correction,
             rounded=rounded,
             versions=stored.get("versions") or {},
@@ -220,6 +239,12 @@ def _layer(position: int, entry: Any) -> tuple[str, Layer]:
     if any(list(grid) != sorted(set(grid)) or grid[0] < 1 for grid in grids):
         raise LatencyError(f'layer "{name}": "widths" must rise, from 1 on')
     return name, Layer(grids, values)
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise LatencyError(f'"{name}" is {value!r}: a whole number from 1 on is wanted')
+    return value
 
 
 def _number(where: str, given: Mapping[str, Any], name: str, default: float) -> float:

@@ -30,7 +30,8 @@ class Extra(NamedTuple):
     """A further cost and its limit, e.g. a latency table.
 
     Attributes:
-        cost: kept counts (groups,) -> value; never falls when a count grows.
+        cost: kept counts (groups,) -> value. If it falls when a count grows, what is selected is within the limit all
+            the same, but something larger might be, too.
         limit: a fraction of `full` (at most 1) or an absolute value (above 1).
         full: the whole network's value; None asks `cost` for it.
     """
