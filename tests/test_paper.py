@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from paper import best, figures, objectives, tables
+from paper import best, figures, fleets, objectives, tables
 from paper.cells import PAPER, TINY, chosen, registry
+from paper.run import Queue
 from paper.store import Store, fold, unfold
 from paper.work import Bench
+from torch import nn
 
 import lcprune
 from lcprune import tune
@@ -54,7 +56,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (second / NET / "frontier/l2/1/done.json").is_file()
     assert not (second / NET / "objective/50/naive/done.json").is_file()
     done = (second / NET / "frontier/l2/1/done.json").stat().st_mtime_ns
-    subprocess.run(cells_of(second, "--only", *SOME, "--lanes", 3), check=True, env=ENVIRONMENT, timeout=120)
+    subprocess.run(cells_of(second, "--only", *SOME, "--fleet", 3), check=True, env=ENVIRONMENT, timeout=120)
     assert (second / NET / "frontier/l2/1/done.json").stat().st_mtime_ns == done, "a finished cell was run again"
     return second
 
@@ -97,26 +99,80 @@ def test_a_stopped_session_goes_on_elsewhere_and_ends_in_tables(carried: Path, t
     assert figures.draw(store, tmp_path, ["figure-1", "figure-6", "objectives"]) == ["figure-1.svg", "objectives.svg"]
 
 
-def test_tuning_in_turns_with_interruptions_ends_as_fit_does(tmp_path: Path, carried: Path) -> None:
-    scale = replace(TINY, epochs=3)
-    cell = registry(scale)[f"{NET}/tune/naive-50/1"]
-    (tmp_path / NET).mkdir()
-    (tmp_path / NET / "frontier").symlink_to(carried / NET / "frontier")
-    bench = Bench("digits", tmp_path, scale, "cpu")
-    assert bench.run(cell, deadline=time.time()) is False, "out of time after the first step"
-    work = bench.turns(cell)
-    for _ in range(15):
-        next(work)
-    with pytest.raises(KeyboardInterrupt):
-        work.throw(KeyboardInterrupt)
-    assert bench.run(cell)
-    assert not (tmp_path / cell.name / "tuning" / "checkpoint.safetensors").exists()
-    ours = lcprune.load(tmp_path / cell.name, bench.network(NET))
+def test_tuning_cells_run_in_fleets_and_say_so(carried: Path) -> None:
+    about = [json.loads(path.read_text()) for path in (carried / NET / "objective/50").glob("*/done.json")]
+    assert sorted(one["fleet"] for one in about) == [1, 3, 3, 3, 3, 3, 3]
+    (row,) = json.loads((carried / NET / "objective/50/naive/records/objective.json").read_text())
+    assert row["fleet"] == 3 and 0 < row["seconds"]["step1"] < row["seconds"]["step3"]
+    plain = [json.loads((carried / NET / f"tune/{name}-50/1/done.json").read_text()) for name in ("naive", "sweep")]
+    assert [one["fleet"] for one in plain] == [2, 2], "one network, one recipe"
+    distilled = json.loads((carried / NET / "best/naive-distilled/1/done.json").read_text())
+    assert "fleet" not in distilled, "another recipe: by itself"
 
-    plain = lcprune.Plan.load(tmp_path / cell.name / "plan.json").apply(bench.network(NET))
-    tune.fit(plain, bench.dataset, tune.recipe("finetune", epochs=3, seed=1), progress=False, device="cpu")
-    for name, tensor in plain.state_dict().items():
-        assert torch.equal(tensor, ours.state_dict()[name]), name
+
+@pytest.fixture
+def bench(tmp_path: Path, carried: Path) -> Bench:
+    """Tunings of three epochs, with the searches that are done already."""
+    (tmp_path / NET).mkdir()
+    for name in ("frontier", "sweep"):
+        (tmp_path / NET / name).symlink_to(carried / NET / name)
+    return Bench("digits", tmp_path, replace(TINY, epochs=3), "cpu")
+
+
+def test_a_fleet_of_cells_goes_on_where_it_stopped_and_ends_as_fit_does(bench: Bench) -> None:
+    known = registry(bench.scale)
+    cells = [known[f"{NET}/tune/{name}/1"] for name in ("naive-50", "uniform-70", "sweep-50")]
+    stopped = dict.fromkeys((cell.name for cell in cells), "stopped")
+    assert fleets.do(bench, cells, time.time()) == stopped, "out of time after the first step"
+    assert len({fleets.key_of(cell, bench.out) for cell in cells}) == 1
+    assert bench.run(cells[0], time.time()) is False, "one step by itself"
+    keys = [fleets.key_of(cell, bench.out) for cell in cells]
+    assert keys[0] != keys[1] == keys[2], "it is elsewhere now"
+    assert fleets.do(bench, cells, math.inf) == dict.fromkeys(stopped, fleets.ALONE)
+    assert fleets.do(bench, cells[1:], math.inf) == dict.fromkeys((cell.name for cell in cells[1:]), "done")
+    assert bench.run(cells[0])
+    for cell in cells:
+        assert not (bench.out / cell.name / "tuning" / "checkpoint.safetensors").exists()
+        ours = lcprune.load(bench.out / cell.name, bench.network(NET))
+        plan = lcprune.Plan.load(bench.out / cell.name / "plan.json")
+        same, other = (
+            tune.fit(
+                plan.apply(bench.network(NET)),
+                bench.dataset,
+                tune.recipe("finetune", epochs=3, seed=seed),
+                progress=False,
+                device="cpu",
+            ).model
+            for seed in (1, 2)
+        )
+        # Rounding grows with every step, but does not make another run of it.
+        assert apart(ours, same) < 0.3 * apart(other, same)
+
+
+def apart(ours: nn.Module, theirs: nn.Module) -> float:
+    pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
+    return math.sqrt(sum(float((a - b).detach().square().sum()) for a, b in pairs))
+
+
+def test_searches_come_first_then_full_fleets(tmp_path: Path) -> None:
+    cells = chosen(registry(TINY), [f"{NET}/tune/*-50/*", f"{NET}/best/naive-distilled/1"])
+    queue = Queue(cells, tmp_path, math.inf, {}, fleet=4)
+    light = []
+    while (taken := queue.take())[0].kind == "frontier":
+        light.append(taken[0].name)
+        (tmp_path / taken[0].name).mkdir(parents=True)
+        (tmp_path / taken[0].name / "done.json").touch()
+        queue.finish(taken, {taken[0].name: "done"})
+    assert len(light) == sum(cell.kind == "frontier" for cell in cells)
+    wanted = [cell for cell in cells if cell.kind == "tune" and "distilled" not in cell.name]
+    assert taken == wanted[:4]
+    # One is lost, one has no place in a fleet: the rest go again, with the next ones in order.
+    outcomes = ["again", "ValueError: lost", "alone", "again"]
+    queue.finish(taken, dict(zip([cell.name for cell in taken], outcomes, strict=True)))
+    again = queue.take()
+    assert again == [wanted[0], *wanted[3:6]]
+    queue.finish(again, {cell.name: "done" for cell in again})
+    assert queue.take() == [wanted[2]], "by itself"
 
 
 def test_our_best_is_chosen_once_and_on_validation_images(

@@ -6,15 +6,16 @@
 Selections of one size: naive, uniform, LcP's, candidates that its search met, and random compensations of several
 spreads. Of each: the loss and the distance to the full network's outputs on training images that no search saw,
 right after the cut, after new batch-norm statistics, and after a few steps of tuning; and the validation loss and
-accuracy after a brief tuning. What an objective is worth is its rank correlation with the latter.
+accuracy after a brief tuning. What an objective is worth is its rank correlation with the latter. Selections are tuned
+in fleets: the price of a few steps is the fleet's time divided by its members.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,11 +28,9 @@ import lcprune
 from lcprune import tune
 from lcprune.search import Space, read_records
 from lcprune.select import Limits, Ranking
-from lcprune.tune.distributed import join
-from lcprune.tune.run import Run as Training
-from paper.turns import Lane
 
 if TYPE_CHECKING:
+    from lcprune.runs import Run
     from paper.cells import Cell
     from paper.work import Bench
 
@@ -74,61 +73,117 @@ def select(bench: Bench, cell: Cell) -> lcprune.Plan:
     return graph.plan(ranking.select(limits, beta=beta)).with_meta(selection=options["selection"], beta=beta.tolist())
 
 
-def measure(bench: Bench, cell: Cell, plan: lcprune.Plan) -> Generator[None, None, dict[str, Any]]:
-    """Every objective of a selection, and the network after a brief tuning; gives way after every step."""
-    graph, full = bench.graph(cell.network), bench.network(cell.network)
+@dataclass(frozen=True)
+class Found:
+    """What a study says of one selection."""
+
+    plan: lcprune.Plan
+    row: dict[str, Any]
+    summary: dict[str, Any]
+
+    def keep(self, run: Run) -> dict[str, Any]:
+        """Write it into a cell's folder; returns what the cell says of itself."""
+        from paper.work import add_rows
+
+        self.plan.save(run.file("plans", "plan.json"))
+        add_rows(run, objective=[self.row])
+        return self.summary
+
+
+def study(bench: Bench, cells: Sequence[Cell], deadline: float) -> list[Found] | None:
+    """Every objective of some selections of one network, and what a brief tuning makes of them, all in one fleet.
+
+    Args:
+        bench: where it is done.
+        cells: the selections.
+        deadline: as `time.time` counts.
+
+    Returns:
+        What was found of each; None if time ran out first: then all begin again.
+    """
+    from paper.work import seconds_until
+
+    full = bench.network(cells[0].network)
+    plans = [select(bench, cell) for cell in cells]
     batches = list(bench.images(_IMAGES_SEED, bench.device))
     with torch.no_grad():
         taught = [full(images) for images, _ in batches]
+    rows = []
+    for cell, plan in zip(cells, plans, strict=True):
+        row = bench.row(cell, cell.options["selection"], cell.options["limit"], "macs", plan)
+        rows.append(row | _before_tuning(bench, cell, plan, batches, taught) | {"fleet": len(cells)})
+    clock = _Clock(len(cells))
+
+    def look(step: int) -> Callable[[list[nn.Module]], None]:
+        def measure(networks: list[nn.Module]) -> None:
+            trained = clock.stop()
+            for row, model in zip(rows, networks, strict=True):
+                started = time.perf_counter()
+                row.update({f"step{step} {key}": value for key, value in _look(model, batches, taught).items()})
+                row["seconds"][f"step{step}"] = round(trained + time.perf_counter() - started, 3)
+            clock.start()
+
+        return measure
+
+    # The fine-tuning schedule in small; the same order and crops for all, so that only the selection differs.
+    recipe = tune.recipe("finetune", epochs=bench.scale.brief, eval_every=bench.scale.brief, seed=1, **bench.training)
+    results = tune.fit_fleet(
+        full,
+        plans,
+        bench.dataset,
+        recipe,
+        device=bench.device,
+        progress=False,
+        max_seconds=seconds_until(deadline),
+        looks={0: lambda networks: clock.start(), **{step: look(step) for step in bench.scale.looks}},
+    )
+    if not all(result.finished for result in results):
+        return None
+    about = {"brief": bench.scale.brief, "looks": list(bench.scale.looks), "fleet": len(cells)}
+    return [
+        Found(plan, row | bench.judge(result.model, "val", "val_"), about)
+        for plan, row, result in zip(plans, rows, results, strict=True)
+    ]
+
+
+class _Clock:
+    """Training time that each member of a fleet accounts for; what is looked at in between does not count."""
+
+    def __init__(self, members: int) -> None:
+        self.members, self.total, self.since = members, 0.0, 0.0
+
+    def start(self) -> None:
+        self.since = time.perf_counter()
+
+    def stop(self) -> float:
+        """Seconds per member so far."""
+        self.total += time.perf_counter() - self.since
+        return self.total / self.members
+
+
+def _before_tuning(
+    bench: Bench,
+    cell: Cell,
+    plan: lcprune.Plan,
+    batches: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    taught: Sequence[torch.Tensor],
+) -> dict[str, Any]:
+    """Objectives that need no tuning, with the seconds that each takes."""
+    graph, full = bench.graph(cell.network), bench.network(cell.network)
     seconds: dict[str, float] = {}
-    row: dict[str, Any] = {"seconds": seconds}
-
-    def look(name: str, model: nn.Module, started: float) -> None:
-        row.update({f"{name} {key}": value for key, value in _look(model, batches, taught).items()})
-        seconds[name] = round(time.perf_counter() - started, 3)
-
-    row["full loss"] = _look(full, batches, taught)["loss"]
+    row: dict[str, Any] = {"seconds": seconds, "full loss": _look(full, batches, taught)["loss"]}
     scores = lcprune.metrics.score(graph, "l2")
     kept = [list(plan.kept.get(group.name, range(group.size))) for group in graph.groups]
     row["removed"] = float(sum(score.sum() - score[units].sum() for score, units in zip(scores, kept, strict=True)))
     started = time.perf_counter()
     model = plan.apply(full).eval()
-    look("cut", model, started)
-    fresh = copy.deepcopy(model)
+    row |= {f"cut {key}": value for key, value in _look(model, batches, taught).items()}
+    seconds["cut"] = round(time.perf_counter() - started, 3)
     started = time.perf_counter()
-    tune.recalibrate(fresh, bench.dataset, bench.scale.images, seed=_IMAGES_SEED, device=bench.device)
-    look("recalibrated", fresh, started)
-    yield from _brief(bench, model, look)
-    row |= bench.judge(model, "val", "val_")
+    tune.recalibrate(model, bench.dataset, bench.scale.images, seed=_IMAGES_SEED, device=bench.device)
+    row |= {f"recalibrated {key}": value for key, value in _look(model, batches, taught).items()}
+    seconds["recalibrated"] = round(time.perf_counter() - started, 3)
     return row
-
-
-def _brief(bench: Bench, model: nn.Module, look: Any) -> Generator[None, None, None]:
-    """Tune for a few epochs with the fine-tuning schedule in small, looking in between."""
-    recipe = tune.recipe("finetune", epochs=bench.scale.brief, seed=1, **bench.training)
-    world, lane = join(bench.device), Lane(bench.device)
-    training = Training(model, bench.dataset, recipe, None, None, world, 0)
-    lane.prepare(training, False)
-    started, done = time.perf_counter(), 0
-    try:
-        for epoch in range(recipe.epochs):
-            with lane():
-                training.stepper.start(epoch, 0)
-            for position in range(training.feed.steps):
-                with lane():
-                    training.stepper.step(position)
-                    done += 1
-                    if done in bench.scale.looks:
-                        look(f"step{done}", model, started)
-                        model.train()
-                    elif done % 50 == 0:
-                        training.stepper.losses[:1].cpu()  # wait: the others' turn must not come too late
-                yield
-    finally:
-        lane.finish()
-        training.restore()
-        model.eval()
-        world.leave()
 
 
 @torch.no_grad()

@@ -6,10 +6,11 @@
     python benchmarks/paper/run.py --data digits --out runs/tiny --tiny                     # the whole way in seconds
     python benchmarks/paper/run.py --out runs/paper --list                                  # what is done, what is not
 
-Cells that are missing run in order of value. When the time is over, every tuning under way leaves a checkpoint; the
-same command goes on. `--pack FOLDER` writes what this run made into tar files of at most 15 MB each; unpacked over
-the same `--out` elsewhere, they carry on there. On a GPU, worker processes share it through NVIDIA's MPS where it can
-be started.
+Cells that are missing run in order of value: searches first, several at once in worker processes (`--jobs`), then
+tunings, `--fleet` of one network and recipe at a time as one fleet (`lcprune.tune.fit_fleet`). Tunings that can be no
+fleet run side by side in the workers. When the time is over, every tuning under way leaves a checkpoint; the same
+command goes on. `--pack FOLDER` writes what this run made into tar files of at most 15 MB each; unpacked over the same
+`--out` elsewhere, they carry on there. On a GPU, workers share it through NVIDIA's MPS where it can be started.
 """
 
 from __future__ import annotations
@@ -28,59 +29,99 @@ BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
 
 from paper.cells import DONE, PAPER, TINY, Cell, chosen, registry  # noqa: E402
+from paper.fleets import AGAIN, ALONE, key_of  # noqa: E402
 from paper.pack import pack  # noqa: E402
 from paper.workers import Mps, Worker  # noqa: E402
 
 # A cell that leaves nothing behind when it is stopped is not begun with less time than it usually takes on a GPU.
-LEAST_SECONDS = {"objective": 60.0, "metric": 20.0, "frontier": 12.0, "tune": 10.0, "train": 10.0}
+LEAST_SECONDS = {"objective": 90.0, "metric": 20.0, "frontier": 12.0, "tune": 10.0, "train": 10.0}
+GOOD = ("done", "stopped", AGAIN, ALONE)
+
+
+LIGHT = ("frontier", "metric")  # no tuning: seconds each, and tunings need them
 
 
 class Queue:
-    """Cells still to be done, handed out in order as soon as what they need is done."""
+    """Cells still to be done, handed out in order as soon as what they need is done; tunings in fleets.
 
-    def __init__(self, cells: list[Cell], out: Path, deadline: float, least: dict[str, float]) -> None:
-        self.out, self.deadline, self.least = out, deadline, least
+    Args:
+        cells: all of them, the most valuable first.
+        out: their folders.
+        deadline: as `time.time` counts.
+        least: seconds that must be left for a kind of cell to be begun.
+        fleet: most cells that are tuned together; 1 for each by itself, as many at once as there are workers.
+    """
+
+    def __init__(self, cells: list[Cell], out: Path, deadline: float, least: dict[str, float], fleet: int = 1) -> None:
+        self.out, self.deadline, self.least, self.fleet = out, deadline, least, fleet
+        self.rank = {cell.name: number for number, cell in enumerate(cells)}
         self.waiting = [cell for cell in cells if not self.done(cell.name)]
         self.running: dict[str, Cell] = {}
+        self.together: set[str] = set()  # those of the running fleet
+        self.alone: set[str] = set()  # those that can be in none
         self.outcome: dict[str, str] = {}
         self.changed = threading.Condition()
 
     def done(self, name: str) -> bool:
         return (self.out / name / DONE).is_file()
 
-    def take(self) -> Cell | None:
-        """The next cell; waits while only running cells can make one ready. None when there is nothing more to do."""
+    def take(self) -> list[Cell]:
+        """The next cell or fleet; waits while running cells may make one ready. Empty when there is no more to do."""
         with self.changed:
             while True:
                 left = self.deadline - time.time()
                 ready = [cell for cell in self.waiting if all(map(self.done, cell.needs))]
-                fits = next((cell for cell in ready if self.least.get(cell.kind, 0.0) < left), None)
-                if fits is not None:
-                    self.waiting.remove(fits)
-                    self.running[fits.name] = fits
-                    return fits
+                taken = self._next([cell for cell in ready if self.least.get(cell.kind, 0.0) < left])
+                if taken:
+                    for cell in taken:
+                        self.waiting.remove(cell)
+                        self.running[cell.name] = cell
+                    return taken
                 if left <= 0 or not self.running or not self.waiting:
-                    return None
+                    return []
                 self.changed.wait(timeout=1.0)
 
-    def finish(self, cell: Cell, outcome: str) -> None:
-        """Say how a cell ended: "done", "stopped", or what went wrong."""
+    def _next(self, ready: list[Cell]) -> list[Cell]:
+        if self.fleet == 1:
+            return ready[:1]
+        light = [cell for cell in ready if cell.kind in LIGHT]
+        # A fleet has the device to itself, and wants all cells that can be in it.
+        if light or not ready or self.together or any(cell.kind in LIGHT for cell in self.running.values()):
+            return light[:1]
+        key = None if ready[0].name in self.alone else key_of(ready[0], self.out)
+        if key is None:
+            return ready[:1]
+        same = [cell for cell in ready if cell.name not in self.alone and key_of(cell, self.out) == key]
+        self.together = {cell.name for cell in same[: self.fleet]}
+        return same[: self.fleet]
+
+    def finish(self, cells: list[Cell], outcomes: dict[str, str]) -> None:
+        """Say how cells ended: as `fleets.do` says it."""
         with self.changed:
-            del self.running[cell.name]
-            self.outcome[cell.name] = outcome
+            for cell in cells:
+                del self.running[cell.name]
+                outcome = self.outcome[cell.name] = outcomes[cell.name]
+                if outcome in (AGAIN, ALONE):
+                    self.waiting.append(cell)
+                if outcome == ALONE:
+                    self.alone.add(cell.name)
+                self.together.discard(cell.name)
+            self.waiting.sort(key=lambda cell: self.rank[cell.name])
             self.changed.notify_all()
 
 
 def serve(worker: Worker, queue: Queue) -> None:
-    """Feed one lane of a worker until the queue is empty, the time is over or the worker is lost."""
+    """Feed a worker until the queue is empty, the time is over or the worker is lost."""
     failed = 0
     # After an error of the device nothing works in a process any more: two in a row and it gets no more cells.
-    while worker.alive and failed < 2 and (cell := queue.take()) is not None:
+    while worker.alive and failed < 2 and (cells := queue.take()):
         started = time.time()
-        outcome = worker.ask(cell.name, queue.deadline)
-        queue.finish(cell, outcome)
-        failed = 0 if outcome in ("done", "stopped") else failed + 1
-        print(f"{outcome:>8} {cell.name} ({time.time() - started:.0f} s)", flush=True)
+        outcomes = worker.ask([cell.name for cell in cells], queue.deadline)
+        queue.finish(cells, outcomes)
+        failed = 0 if any(outcome in GOOD for outcome in outcomes.values()) else failed + 1
+        for cell in cells:
+            together = f", {len(cells)} together" if len(cells) > 1 else ""
+            print(f"{outcomes[cell.name]:>8} {cell.name} ({time.time() - started:.0f} s{together})", flush=True)
 
 
 def status(queue: Queue, began: float) -> str:
@@ -119,7 +160,7 @@ def main() -> None:
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     least = LEAST_SECONDS if options.device.startswith("cuda") else {}
-    queue = Queue(cells, out, deadline, least)
+    queue = Queue(cells, out, deadline, least, options.fleet)
     print(f"{len(queue.waiting)} of {len(cells)} cells to do", flush=True)
 
     mps = Mps(out / "mps") if options.mps and options.device.startswith("cuda") else None
@@ -136,11 +177,7 @@ def main() -> None:
     words += ["--precision", options.precision, *(["--channels-first"] if options.channels_first else [])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **(mps.environment if mps else {})}
     workers = [Worker(words, out / f"worker-{number}.log", environment) for number in range(jobs)]
-    threads = [
-        threading.Thread(target=serve, args=(worker, queue), daemon=True)
-        for _ in range(options.lanes)
-        for worker in workers
-    ]
+    threads = [threading.Thread(target=serve, args=(worker, queue), daemon=True) for worker in workers]
 
     def stop(*_: object) -> None:
         queue.deadline = 0.0
@@ -169,7 +206,7 @@ def main() -> None:
         worker.close()
     if mps:
         mps.quit()
-    wrong = {name: outcome for name, outcome in queue.outcome.items() if outcome not in ("done", "stopped")}
+    wrong = {name: outcome for name, outcome in queue.outcome.items() if outcome not in GOOD}
     print(status(queue, began), flush=True)
     if options.pack:
         for line in pack(out, options.pack, began):
@@ -179,18 +216,14 @@ def main() -> None:
 
 
 def follow(options: argparse.Namespace) -> None:
-    """Take the kind of step and the number of processes that `speed.py` found to be the fastest."""
+    """Take the kind of step and the size of fleets that `speed.py` found to be the fastest."""
     record = json.loads(options.speed.read_text(encoding="utf-8"))
-    rows = [row for row in record["rows"] if row["kind"] == record["best"]]
+    rows = [row for row in record["rows"] if row["kind"] == record["best"] and row["jobs"] == 1]
     most = max(row["images_per_second"] for row in rows)
-    fast = [row for row in rows if row["images_per_second"] > 0.97 * most]
-    options.jobs, options.lanes = min((row["jobs"], row["lanes"]) for row in fast)
+    options.fleet = min(row["fleet"] for row in rows if row["images_per_second"] > 0.97 * most)
     options.precision = "bf16" if record["best"].startswith("bf16") else "fp32"
     options.channels_first = record["best"].endswith("first")
-    print(
-        f"{options.jobs} jobs of {options.lanes} lanes, {record['best']}: {most:,.0f} images/s in {options.speed}",
-        flush=True,
-    )
+    print(f"fleets of {options.fleet}, {record['best']}: {most:,.0f} images/s in {options.speed}", flush=True)
     if most < options.at_least:
         sys.exit(f"that is less than {options.at_least:,.0f} images/s: nothing is run")
 
@@ -205,12 +238,12 @@ def arguments() -> argparse.Namespace:
         "--show", nargs="+", default=[], help="what a table or figure needs: table-1, figure-3, best ..."
     )
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
-    parser.add_argument("--lanes", type=int, default=1, help="cells that each of them does in turns")
+    parser.add_argument("--fleet", type=int, help="tunings at once as one network: 18 on a GPU, 1 elsewhere")
     parser.add_argument("--minutes", type=float, help="stop after so long")
     parser.add_argument("--pack", type=Path, help="write what this run made as tar files into this folder")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes on digits, to try the whole way")
     parser.add_argument("--list", action="store_true", help="say what is done and what is missing")
-    parser.add_argument("--speed", type=Path, help="record of speed.py: take jobs, precision and layout from it")
+    parser.add_argument("--speed", type=Path, help="record of speed.py: take fleet, precision and layout from it")
     parser.add_argument("--at-least", type=float, default=0.0, help="images/s in that record, or nothing is run")
     parser.add_argument("--precision", default="bf16", choices=["fp32", "bf16"], help="of tuning on a GPU")
     parser.add_argument("--channels-first", action="store_true", help="memory layout of tuning")
@@ -222,6 +255,8 @@ def arguments() -> argparse.Namespace:
         import torch
 
         options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.fleet is None:
+        options.fleet = 18 if (options.device or "").startswith("cuda") else 1
     return options
 
 

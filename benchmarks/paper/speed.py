@@ -2,14 +2,15 @@
 
     python benchmarks/paper/speed.py --data cifar10:PATH --out FILE.json    # about 75 s
 
-Every process tunes the same half-sized ResNet-56 (naive, odd widths and all) as a captured graph, on one or several
-streams ("lanes"). In each round the first processes run for some seconds while the others wait. Every kind of step is
-tried alone, the fastest one then with several processes and lanes.
+Every process tunes the same half-sized ResNet-56 (naive, odd widths and all) as a captured graph, or several of them as
+a fleet. In each round the first processes run for some seconds while the others wait. Every kind of step is tried
+alone, the fastest one then with several processes and fleets.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import os
 import sys
@@ -36,56 +37,44 @@ def process(options: argparse.Namespace, orders: Any, answers: Any) -> None:
     import lcprune
     from lcprune import tune
     from lcprune.tune.distributed import join
+    from lcprune.tune.fleet.fit import make_fleet
     from lcprune.tune.run import Run
     from paper.cells import PAPER, TINY
-    from paper.turns import Lane
     from paper.work import Bench
 
     torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = True
     scale = TINY if options.tiny else PAPER
     bench = Bench(options.data, Path(), scale, options.device)
-    graph = bench.graph(scale.network)
-    cut = lcprune.prune(
-        bench.network(scale.network),
-        bench.example(scale.network),
-        macs=0.5,
-        method="naive",
-        graph=graph,
-        progress=False,
-    )
-    lanes: list[tuple[Any, Any]] = []
-    prepared = ""
+    full, graph = bench.network(scale.network), bench.graph(scale.network)
+    example = bench.example(scale.network)
+    plan = lcprune.prune(full, example, macs=0.5, method="naive", graph=graph, progress=False).plan
     for kind, count in iter(orders.get, None):
-        if kind != prepared:
-            lanes, prepared = [], kind
-        while len(lanes) < count:
-            recipe = tune.recipe("finetune", **KINDS[kind])
-            lane = Lane(bench.device)
-            run = Run(cut.plan.apply(graph.model), bench.dataset, recipe, None, None, join(bench.device), 0)
-            lane.prepare(run, False)
-            lanes.append((lane, run))
+        recipe = tune.recipe("finetune", **KINDS[kind])
+        if count == 1:
+            run = Run(plan.apply(full), bench.dataset, recipe, None, None, join(bench.device), 0)
+        else:
+            run = make_fleet(full, [plan] * count, bench.dataset, recipe, seeds=range(count), device=bench.device)
+        run.prepare(False)
         answers.put(None)
         orders.get()  # all are ready
         steps, started = 0, time.perf_counter()
         while time.perf_counter() - started < options.seconds:
-            for lane, run in lanes[:count]:
-                with lane():
-                    run.stepper.start(0, 0)
-            for position in range(min(100, run.feed.steps)):
-                for lane, run in lanes[:count]:
-                    with lane():
-                        run.stepper.step(position)
+            run.stepper.start(0, 0)
+            for position in range(min(20, run.feed.steps)):
+                run.stepper.step(position)
                 steps += count
-            for lane, _ in lanes[:count]:
-                lane.finish()
+            run.stepper.losses[:1].cpu()
         answers.put(steps * run.images_per_step / (time.perf_counter() - started))
+        del run
+        gc.collect()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
-    mixes = ["1x4", "1x8", "4x2", "8x1", "14x1"]
-    parser.add_argument("--mixes", nargs="+", default=mixes, help="processes x lanes")
+    mixes = ["9x1", "1x9", "1x18", "1x36"]
+    parser.add_argument("--mixes", nargs="+", default=mixes, help="processes x networks in each one's fleet")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
@@ -103,13 +92,13 @@ def main() -> None:
         child.start()
     rows: list[dict[str, Any]] = []
 
-    def measure(kind: str, jobs: int, lanes: int) -> None:
-        for order in ((kind, lanes), "go"):
+    def measure(kind: str, jobs: int, fleet: int) -> None:
+        for order in ((kind, fleet), "go"):
             for queue in orders[:jobs]:
                 queue.put(order)
             found = [answers.get(timeout=120) for _ in range(jobs)]
-        rows.append({"kind": kind, "jobs": jobs, "lanes": lanes, "images_per_second": sum(found)})
-        print(f"{time.time() - began:.0f} s: {kind}, {jobs} x {lanes}: {sum(found):,.0f} images/s", flush=True)
+        rows.append({"kind": kind, "jobs": jobs, "fleet": fleet, "images_per_second": sum(found)})
+        print(f"{time.time() - began:.0f} s: {kind}, {jobs} x {fleet}: {sum(found):,.0f} images/s", flush=True)
 
     for kind in KINDS:
         measure(kind, 1, 1)

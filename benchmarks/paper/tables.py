@@ -214,7 +214,7 @@ def table_speed(store: Store) -> str:
     if not record.is_file():
         return markdown(header, [[MISSING] * 4])
     rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
-    lines = [[row["kind"], str(row["jobs"]), str(row["lanes"]), f"{row['images_per_second']:,.0f}"] for row in rows]
+    lines = [[row["kind"], str(row["jobs"]), str(row["fleet"]), f"{row['images_per_second']:,.0f}"] for row in rows]
     return markdown(header, lines)
 
 

@@ -7,10 +7,9 @@ final: searches and objectives see training images, choices see validation image
 from __future__ import annotations
 
 import copy
-import gc
 import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -29,7 +28,6 @@ from lcprune.files import write_json
 from lcprune.runs import Run
 from lcprune.tune.checkpoint import save_weights
 from paper.cells import DONE, Cell, Scale, percent
-from paper.turns import fit_in_turns
 
 
 class Bench:
@@ -55,16 +53,7 @@ class Bench:
         self.dataset: Dataset = data.load(spec, seed=0, val=scale.val)
 
     def run(self, cell: Cell, deadline: float = math.inf) -> bool:
-        """Do a cell, or go on with it; False if time ran out first."""
-        work = self.turns(cell, deadline)
-        while True:
-            try:
-                next(work)
-            except StopIteration as stop:
-                return bool(stop.value)
-
-    def turns(self, cell: Cell, deadline: float = math.inf) -> Generator[None, None, bool]:
-        """Do a cell, or go on with it, giving way after every step of a tuning; False if time ran out first.
+        """Do a cell, or go on with it; False if time ran out first.
 
         Args:
             cell: what to do.
@@ -72,26 +61,27 @@ class Bench:
         """
         if is_done(self.out, cell.name):
             return True
+        started = time.perf_counter()
+        with self.open(cell) as run:
+            summary = _KINDS[cell.kind](self, cell, run, deadline)
+        if summary is not None:
+            self.close(cell, {"seconds": round(time.perf_counter() - started, 1), **summary})
+        return summary is not None
+
+    def open(self, cell: Cell) -> Run:
+        """The folder of a cell."""
         folder = self.out / cell.name
         settings = {"network": cell.network, "kind": cell.kind, "trial": cell.trial, "data": self.dataset.name}
         settings["options"] = {name: value for name, value in cell.options.items() if not isinstance(value, dict)}
-        started = time.perf_counter()
-        run = Run.open(folder) if (folder / "config.toml").exists() else Run.create(folder, "paper", settings)
-        with run:
-            summary = yield from _KINDS[cell.kind](self, cell, run, deadline)
-        gc.collect()  # a cell's captured graphs hold memory that the next one may want
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        if summary is None:
-            return False
+        return Run.open(folder) if (folder / "config.toml").exists() else Run.create(folder, "paper", settings)
+
+    def close(self, cell: Cell, summary: Mapping[str, Any]) -> None:
+        """Say that a cell is complete."""
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
-        summary = {"machine": where, "torch": torch.__version__, **summary}
-        summary.setdefault("seconds", round(time.perf_counter() - started, 1))
-        # Written last: it says that the cell is complete.
-        write_json(folder / DONE, {"cell": asdict(cell), **summary})
+        folder = self.out / cell.name
+        write_json(folder / DONE, {"cell": asdict(cell), "machine": where, "torch": torch.__version__, **summary})
         for name in ("checkpoint.safetensors", "model.safetensors"):  # only an unfinished tuning needs them
             (folder / "tuning" / name).unlink(missing_ok=True)
-        return True
 
     def _network(self, name: str) -> nn.Module:
         """The network that is pruned, in evaluation mode."""
@@ -147,31 +137,35 @@ def is_done(out: Path, name: str) -> bool:
     return (out / name / DONE).is_file()
 
 
-Work = Generator[None, None, dict[str, Any] | None]
+def seconds_until(deadline: float) -> float | None:
+    """What is left, as `max_seconds` wants it."""
+    return None if math.isinf(deadline) else max(0.0, deadline - time.time())
+
+
+Summary = dict[str, Any]
 
 
 # -- kinds of cells ----------------------------------------------------------------------------------------
 
 
-def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
+def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
     """A baseline from scratch."""
     torch.manual_seed(0)
     model = models.build(cell.network, num_classes=bench.dataset.num_classes)
     recipe = tune.recipe("baseline", **{"eval_every": 5, **bench.training, **cell.options["recipe"]})
-    result = yield from fit_in_turns(model, bench.dataset, recipe, run.file("tuning"), bench.device, deadline)
-    if result is None:
+    result = _fit(bench, model, recipe, run.file("tuning"), deadline)
+    if not result.finished:
         return None
     save_weights(run.file("model.safetensors"), model)
     macs, params = bench.graph(cell.network).macs, bench.graph(cell.network).params
     row = {"network": "original", "method": "original", "limit": None, "seed": 0, "macs": macs, "params": params}
     row |= bench.judge(model, "val", "val_") | bench.judge(model, "test", "")
-    _add(run, training=epoch_rows("original", result.history), results=[row])
+    add_rows(run, training=epoch_rows("original", result.history), results=[row])
     return {"recipe": recipe.to_json(), "seconds": round(result.seconds, 1), "rate": result.images_per_second}
 
 
-def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
+def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
     """One search for one or many limits; every network judged before tuning."""
-    yield
     options = cell.options
     resource, metric = options.get("resource", "macs"), options.get("metric", "l2")
     limits: list[float] = options["limits"]
@@ -214,14 +208,13 @@ def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
         for record in history
         if math.isfinite(record.difference)
     ]
-    _add(run, search=curves, schedule=schedule, results=rows)
+    add_rows(run, search=curves, schedule=schedule, results=rows)
     took = {percent(limit): history[-1].seconds for limit, history in found.histories.items()}
     return {"search": {"precision": search.precision, "candidates": search.total, "seconds": took}}
 
 
-def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
+def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
     """Metrics of units beside how far the loss moves without them; in float32, since many differences are tiny."""
-    yield
     network = Network(cell.network, bench.network(cell.network), bench.example(cell.network))
     search = bench.search(precision="fp32")
     study = Study(run, network, bench.dataset, search=search, progress=False)
@@ -230,49 +223,82 @@ def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
     return {"images": search.images}
 
 
-def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
+class Tuning:
+    """One network of a frontier, to be fine-tuned by itself or in a fleet.
+
+    Args:
+        bench: where it is done.
+        cell: which one.
+        run: its folder.
+    """
+
+    def __init__(self, bench: Bench, cell: Cell, run: Run) -> None:
+        options, self.bench, self.cell, self.run = cell.options, bench, cell, run
+        self.plan = lcprune.Plan.load(bench.out / cell.needs[0] / "plans" / f"{options['plan']}.json")
+        self.full = bench.network(cell.network)
+        self.model = self.plan.apply(self.full)
+        changes = {"eval_every": 10, "seed": cell.trial, **bench.training, **options["recipe"]}
+        self.recipe = tune.recipe("finetune", **changes)
+
+    def teacher(self) -> nn.Module | None:
+        """The network to imitate, if the recipe wants one."""
+        return copy.deepcopy(self.full) if self.recipe.distill > 0 else None
+
+    def judged(self, result: tune.FitResult) -> Summary:
+        """Judge the tuned network, keep it and its rows."""
+        bench, options, model, plan = self.bench, self.cell.options, self.model, self.plan
+        lcprune.save(self.run.path, model, plan)
+        row = bench.row(self.cell, options["method"], options["limit"], options["resource"], plan)
+        before = plan.apply(self.full)
+        row |= {f"{name}_before": value for name, value in bench.judge(before, "val", "val_").items()}
+        row |= bench.judge(model, "val", "val_")
+        if options.get("test", True):
+            row |= {f"{name}_before": value for name, value in bench.judge(before, "test", "").items()}
+            row |= bench.judge(model, "test", "")
+        epochs = epoch_rows(row["network"], result.history)
+        entries = [{**entry, "method": row["method"], "limit": row["limit"]} for entry in epochs]
+        add_rows(self.run, training=entries, results=[row])
+        rate = result.images_per_second
+        return {"recipe": self.recipe.to_json(), "seconds": round(result.seconds, 1), "rate": rate}
+
+
+def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
     """Fine-tune one network of a frontier, judge it, keep it."""
-    options = cell.options
-    source = bench.out / cell.needs[0]
-    plan = lcprune.Plan.load(source / "plans" / f"{options['plan']}.json")
-    full = bench.network(cell.network)
-    model = plan.apply(full)
-    row = bench.row(cell, options["method"], options["limit"], options["resource"], plan)
-    recipe = tune.recipe("finetune", **{"eval_every": 10, "seed": cell.trial, **bench.training, **options["recipe"]})
-    teacher = copy.deepcopy(full) if recipe.distill > 0 else None
-    place = run.file("tuning")
-    result = yield from fit_in_turns(model, bench.dataset, recipe, place, bench.device, deadline, teacher)
-    if result is None:
-        return None
-    lcprune.save(run.path, model, plan)
-    before = plan.apply(full)
-    row |= {f"{name}_before": value for name, value in bench.judge(before, "val", "val_").items()}
-    row |= bench.judge(model, "val", "val_")
-    if options.get("test", True):
-        row |= {f"{name}_before": value for name, value in bench.judge(before, "test", "").items()}
-        row |= bench.judge(model, "test", "")
-    epochs = epoch_rows(row["network"], result.history)
-    entries = [{**entry, "method": row["method"], "limit": row["limit"]} for entry in epochs]
-    _add(run, training=entries, results=[row])
-    return {"recipe": recipe.to_json(), "seconds": round(result.seconds, 1), "rate": result.images_per_second}
+    one = Tuning(bench, cell, run)
+    result = _fit(bench, one.model, one.recipe, run.file("tuning"), deadline, one.teacher())
+    return one.judged(result) if result.finished else None
 
 
-def objective(bench: Bench, cell: Cell, run: Run, deadline: float) -> Work:
+def objective(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
     """What cheap objectives say of one selection, and what a brief tuning makes of it."""
     from paper import objectives
 
-    plan = objectives.select(bench, cell)
-    plan.save(run.file("plans", "plan.json"))
-    row = bench.row(cell, cell.options["selection"], cell.options["limit"], "macs", plan)
-    row |= yield from objectives.measure(bench, cell, plan)
-    _add(run, objective=[row])
-    return {"brief": bench.scale.brief, "looks": list(bench.scale.looks)}
+    found = objectives.study(bench, [cell], deadline)
+    return None if found is None else found[0].keep(run)
+
+
+def _fit(
+    bench: Bench, model: nn.Module, recipe: tune.Recipe, place: Path, deadline: float, teacher: nn.Module | None = None
+) -> tune.FitResult:
+    return tune.fit(
+        model,
+        bench.dataset,
+        recipe,
+        run_dir=place,
+        resume=True,
+        teacher=teacher,
+        progress=False,
+        device=bench.device,
+        workers=0,
+        checkpoint_seconds=60.0,
+        max_seconds=seconds_until(deadline),
+    )
 
 
 _KINDS = {"train": train, "frontier": frontier, "metric": metric_error, "tune": tuned, "objective": objective}
 
 
-def _add(run: Run, **records: Sequence[Mapping[str, Any]]) -> None:
+def add_rows(run: Run, **records: Sequence[Mapping[str, Any]]) -> None:
     """Record rows, unless an earlier run that was stopped just then did."""
     for kind, rows in records.items():
         if rows and not run.records(kind):

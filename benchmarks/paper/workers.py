@@ -17,12 +17,11 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 
@@ -37,7 +36,7 @@ sys.exit(cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0)
 
 
 class Worker:
-    """A process that does cells, one after another or several in turns.
+    """A process that does cells, one after another or a fleet of them at once.
 
     Args:
         words: of its command line.
@@ -57,8 +56,8 @@ class Worker:
             text=True,
             start_new_session=True,  # Ctrl-C reaches it through us alone
         )
-        self._asked: dict[str, queue.SimpleQueue[str]] = {}
-        self._lock = threading.Lock()
+        self._answers: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
+        self._interrupted = False
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
@@ -66,30 +65,28 @@ class Worker:
         """Whether it can be asked."""
         return self.process.poll() is None
 
-    def ask(self, name: str, deadline: float) -> str:
-        """Let it do a cell; "done", "stopped", or what went wrong. Several threads may ask at once."""
-        answer: queue.SimpleQueue[str] = queue.SimpleQueue()
-        with self._lock:
-            self._asked[name] = answer
-            with contextlib.suppress(OSError, ValueError):
-                assert self.process.stdin
-                self.process.stdin.write(json.dumps({"cell": name, "deadline": deadline}) + "\n")
-                self.process.stdin.flush()
+    def ask(self, names: Sequence[str], deadline: float) -> dict[str, str]:
+        """Let it do a cell, or several as a fleet; how each ended: "done", "stopped", or what `fleets.do` says."""
+        with contextlib.suppress(OSError, ValueError):
+            assert self.process.stdin
+            self.process.stdin.write(json.dumps({"cells": list(names), "deadline": deadline}) + "\n")
+            self.process.stdin.flush()
         while True:
             try:
-                return answer.get(timeout=2)
+                return self._answers.get(timeout=2)
             except queue.Empty:
-                if not self.alive:
-                    return f"lost its worker; see {self.log}"
+                if not self.alive and self._answers.empty():
+                    told = "stopped" if self._interrupted else f"lost its worker; see {self.log}"
+                    return dict.fromkeys(names, told)
 
     def _listen(self) -> None:
         assert self.process.stdout
         for line in self.process.stdout:
-            told = json.loads(line)
-            self._asked[told["cell"]].put(told["outcome"])
+            self._answers.put(json.loads(line))
 
     def interrupt(self) -> None:
         """Ask it to stop what it is doing."""
+        self._interrupted = True
         if self.alive:
             self.process.send_signal(signal.SIGINT)
 
@@ -169,10 +166,10 @@ def main() -> None:
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
-    stop = Stop()
-    try:
+    with contextlib.suppress(KeyboardInterrupt):  # while it loads or waits; cells see to themselves
         import torch
 
+        from paper import fleets
         from paper.cells import PAPER, TINY, registry
         from paper.work import Bench
 
@@ -182,81 +179,12 @@ def main() -> None:
         started = time.time()
         bench = Bench(options.data, options.out, scale, options.device, not options.channels_first, options.precision)
         print(f"ready after {time.time() - started:.1f} s", flush=True)
-        stop.listen()
-        asked: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=_read, args=(asked,), daemon=True).start()
-        active: dict[str, Generator[None, None, bool]] = {}
-        while True:
-            while not active or not asked.empty():
-                with stop.at_once():
-                    line = asked.get()
-                if not line:
-                    return
-                what = json.loads(line)
-                active[what["cell"]] = bench.turns(cells[what["cell"]], what["deadline"])
-            for name in list(active):
-                outcome = turn(active[name], stop, cells[name].kind in ("frontier", "metric"))
-                if outcome is not None:
-                    del active[name]
-                    print(f"{name}: {outcome}", flush=True)
-                    answers.write(json.dumps({"cell": name, "outcome": outcome}) + "\n")
-                    answers.flush()
-    except KeyboardInterrupt:  # while waiting
-        return
-
-
-class Stop:
-    """Ctrl-C, taken at a moment that suits: at once in work that keeps its own records, else at the next turn."""
-
-    def __init__(self) -> None:
-        self.asked, self._now = False, True
-
-    def listen(self) -> None:
-        """From here on, SIGINT comes here."""
-        self._now = False
-        signal.signal(signal.SIGINT, self._handle)
-
-    @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Work that may be interrupted anywhere."""
-        self._now = True
-        try:
-            if self.asked:
-                raise KeyboardInterrupt
-            yield
-        finally:
-            self._now = False
-
-    def _handle(self, *_: object) -> None:
-        self.asked = True
-        if self._now:
-            raise KeyboardInterrupt
-
-
-def turn(work: Generator[None, None, bool], stop: Stop, anywhere: bool) -> str | None:
-    """One turn of a cell; None if it wants more, else how it ended. What goes wrong in it stays in it."""
-    try:
-        if stop.asked:
-            work.throw(KeyboardInterrupt)
-        elif anywhere:
-            with stop.at_once():
-                next(work)
-        else:
-            next(work)
-    except StopIteration as end:
-        return "done" if end.value else "stopped"
-    except KeyboardInterrupt:
-        return "stopped"
-    except Exception as error:
-        traceback.print_exc()
-        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return None
-
-
-def _read(asked: queue.SimpleQueue[str]) -> None:
-    for line in sys.stdin:
-        asked.put(line)
-    asked.put("")
+        for line in sys.stdin:
+            asked = json.loads(line)
+            outcomes = fleets.do(bench, [cells[name] for name in asked["cells"]], asked["deadline"])
+            print(outcomes, flush=True)
+            answers.write(json.dumps(outcomes) + "\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

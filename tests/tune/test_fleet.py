@@ -298,5 +298,5 @@ def test_image_files_are_refused(network: nn.Module, plans: list[Plan], tmp_path
                 path = tmp_path / part / name / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 image.new("RGB", (20, 16)).save(path)
-    with pytest.raises(TuneError, match="image files"):
+    with pytest.raises(TuneError, match="comes from image files"):
         together(network, plans, data.load(f"folder:{tmp_path}", val=2))

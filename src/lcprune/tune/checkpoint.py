@@ -93,6 +93,18 @@ def load(path: Path, model: nn.Module, extra: Mapping[str, Tensor], identity: Ma
     return Place(state["epoch"], state["step"], state["history"], state["seconds"])
 
 
+def place_in(path: Path) -> tuple[int, int]:
+    """(epoch, step) that a checkpoint holds; (0, 0) where there is none."""
+    if not path.exists():
+        return 0, 0
+    try:
+        with safe_open(path, framework="np") as stored:
+            state = json.loads((stored.metadata() or {})["state"])
+            return state["epoch"], state["step"]
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise TuneError(f"{path} is damaged: {error}. Remove it to start again.") from error
+
+
 def save_weights(path: Path, model: nn.Module, metadata: Mapping[str, str] | None = None) -> None:
     """Write a network's weights as safetensors, atomically."""
     with atomic_write(path) as temporary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +57,7 @@ def fit_fleet(
     Args:
         original: the network that was cut; it is not changed.
         plans: one per member.
-        dataset: images that fit in memory.
+        dataset: arrays of images, such as CIFAR's.
         recipe: how, or the name of a preset.
         models: the cut networks; by default each plan applied to the original.
         seeds: of each member's order and augmentation; by default the recipe's for all.
@@ -78,32 +79,51 @@ def fit_fleet(
             absent ones, for layers that a fleet does not know, and for image files: use `fit` there.
         LostMembers: if the loss of some members is not finite; its `members` are their numbers.
     """
+    began = time.monotonic()
     recipe = make_recipe(recipe) if isinstance(recipe, str) else recipe
-    count = len(plans)
-    folders = [None] * count if run_dirs is None else [Path(folder) for folder in run_dirs]
-    seeds = [recipe.seed] * count if seeds is None else list(seeds)
-    cuts = [plan.apply(original) for plan in plans] if models is None else list(models)
-    _refuse(recipe, teacher, {"seeds": len(seeds), "run_dirs": len(folders), "models": len(cuts)}, count)
-    for folder in folders:
-        if folder is not None and not resume and (folder / "checkpoint.safetensors").exists():
+    folders = None if run_dirs is None else [Path(folder) for folder in run_dirs]
+    for folder in folders or ():
+        if not resume and (folder / "checkpoint.safetensors").exists():
             raise TuneError(
                 f"{folder} holds a run already: pass resume=True to go on with it, or choose another folder"
             )
-    if run_dirs is not None and len({folder.resolve() for folder in folders if folder is not None}) < count:
-        raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, run_dirs))}")
+    fleet = make_fleet(original, plans, dataset, recipe, models, seeds, folders, device, teacher, looks)
+    with _settings(fleet.world.device, original):
+        try:
+            fleet.prepare(resume)
+            left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
+            fleet.train(progress, checkpoint_seconds, left)
+        finally:
+            fleet.restore()
+    return [_result(member) for member in fleet.members]
+
+
+def make_fleet(
+    original: nn.Module,
+    plans: Sequence[Plan],
+    dataset: Dataset,
+    recipe: Recipe,
+    models: Sequence[nn.Module] | None = None,
+    seeds: Sequence[int] | None = None,
+    folders: Sequence[Path] | None = None,
+    device: str | torch.device | None = None,
+    teacher: nn.Module | None = None,
+    looks: Looks | None = None,
+) -> Fleet:
+    """A fleet that is ready to be prepared; arguments as of `fit_fleet`."""
+    count = len(plans)
+    seeds = [recipe.seed] * count if seeds is None else list(seeds)
+    cuts = [plan.apply(original) for plan in plans] if models is None else list(models)
+    places: list[Path | None] = [None] * count if folders is None else list(folders)
+    _refuse(recipe, teacher, {"seeds": len(seeds), "run_dirs": len(places), "models": len(cuts)}, count)
+    if folders is not None and len({folder.resolve() for folder in folders}) < count:
+        raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, folders))}")
     world = World(0, 1, pick_device(device))
     members = [
         Member(number, cut, Layout(original, plan), dataset, replace(recipe, seed=seed), folder, world)
-        for number, (cut, plan, seed, folder) in enumerate(zip(cuts, plans, seeds, folders, strict=True))
+        for number, (cut, plan, seed, folder) in enumerate(zip(cuts, plans, seeds, places, strict=True))
     ]
-    fleet = Fleet(original, members, recipe, teacher, world, looks or {})
-    with _settings(world.device, original):
-        try:
-            fleet.prepare(resume)
-            fleet.train(progress, checkpoint_seconds, max_seconds)
-        finally:
-            fleet.restore()
-    return [_result(member) for member in members]
+    return Fleet(original, members, recipe, teacher, world, looks or {})
 
 
 def _refuse(recipe: Recipe, teacher: nn.Module | None, given: dict[str, int], count: int) -> None:

@@ -27,8 +27,8 @@ class FleetFeed(ResidentFeed):
     ) -> None:
         if not isinstance(dataset.train, ArraySplit):
             raise TuneError(
-                f"{dataset.name} is image files, which every member would decode for itself: a fleet needs images "
-                "that fit in memory. Tune each network with `fit`."
+                f"{dataset.name} comes from image files, and a fleet is fed from arrays, such as CIFAR's: tune each "
+                "network with `fit`"
             )
         if not len(dataset.train):
             raise TuneError(f"{dataset.name} has no training images")
