@@ -172,9 +172,7 @@ def test_a_stopped_fleet_goes_on_as_fleet_or_alone(
     assert not taken.finished
     with pytest.raises(TuneError, match="not at the same place"):
         together(network, plans, digits, run_dirs=folders, resume=True)
-    two = tune.fit_fleet(
-        network, plans[:2], digits, RECIPE, seeds=SEEDS[:2], run_dirs=folders[:2], resume=True, progress=False
-    )
+    two = together(network, plans[:2], digits, seeds=SEEDS[:2], run_dirs=folders[:2], resume=True)
     last = alone(network, plans[2], digits, SEEDS[2], run_dir=folders[2], resume=True)
     for result, plan, seed in zip([*two, last], plans, SEEDS, strict=True):
         assert result.finished and len(result.history) == 2
@@ -276,7 +274,7 @@ def test_a_network_in_which_zero_is_not_absent_is_refused(digits: Dataset) -> No
     model = Gated()
     plan = lcprune.prune(model, torch.zeros(1, 1, 8, 8), macs=0.5, method="naive", progress=False).plan
     with pytest.raises(TuneError, match=r"conv2.weight of member 0 has gradients"):
-        tune.fit_fleet(model, [plan, plan], digits, RECIPE, progress=False)
+        tune.fit_fleet(model, [plan, plan], digits, RECIPE, progress=False, device="cpu")
 
 
 def test_what_a_fleet_cannot_do_is_said(network: nn.Module, plans: list[Plan], digits: Dataset, tmp_path: Path) -> None:
@@ -300,3 +298,24 @@ def test_image_files_are_refused(network: nn.Module, plans: list[Plan], tmp_path
                 image.new("RGB", (20, 16)).save(path)
     with pytest.raises(TuneError, match="comes from image files"):
         together(network, plans, data.load(f"folder:{tmp_path}", val=2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_on_a_gpu_one_captured_step_trains_all(
+    network: nn.Module, plans: list[Plan], digits: Dataset, precision: str, tmp_path: Path
+) -> None:
+    recipe = replace(RECIPE, epochs=4, batch_size=128, precision=precision, milestones=(3,), distill=0.2)
+    whole = copy.deepcopy(network)
+    folders = [tmp_path / str(number) for number in range(3)]
+    settings = {"recipe": recipe, "run_dirs": folders, "device": "cuda", "teacher": copy.deepcopy(network)}
+    part = together(whole, plans, digits, max_seconds=0.0, **settings)
+    assert not any(result.finished for result in part)
+    results = together(whole, plans, digits, resume=True, **settings)
+    for result, plan, seed in zip(results, plans, SEEDS, strict=True):
+        single = alone(network, plan, digits, seed, recipe=recipe, teacher=copy.deepcopy(network))
+        assert result.finished and len(result.history) == 4
+        assert result.history[-1]["train_loss"] == pytest.approx(single.history[-1]["train_loss"], abs=0.1)
+        assert result.val_accuracy == pytest.approx(single.val_accuracy, abs=0.08)
+        assert int(result.model.bn1.num_batches_tracked) == int(single.model.bn1.num_batches_tracked)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ Looks = Mapping[int, Callable[[list[nn.Module]], None]]
 # How far the outputs of a cut and of the fleet may be apart, relative to the largest: rounding in TF32, through many
 # layers. A network in which a removed channel still has a say is off by far more.
 _TOLERANCE = 0.05
+_COMPARED = 16  # images
 
 
 class LostMembers(TuneError):
@@ -116,10 +118,12 @@ class Fleet(Loop):
     def _compare(self) -> None:
         """The members' outputs must be those of the cut networks: then a removed channel has no say in them."""
         count = len(self.members)
-        images, _ = next(iter(self.members[0].dataset.batches("train", self.feed.batch, device=self.world.device)))
-        together = self.network.eval()(images.repeat(count, 1, 1, 1)).float().view(count, len(images), -1)
-        for member, ours in zip(self.members, together, strict=True):
-            alone = member.model(images).float()
+        dataset, size = self.members[0].dataset, min(_COMPARED, self.feed.batch)
+        images, _ = next(iter(dataset.batches("train", size, device=self.world.device)))
+        with _no_benchmark():
+            together = self.network.eval()(images.repeat(count, 1, 1, 1)).view(count, len(images), -1)
+            outputs = [member.model(images) for member in self.members]
+        for member, ours, alone in zip(self.members, together, outputs, strict=True):
             apart, largest = float((ours - alone).abs().max()), float(alone.abs().max())
             if math.isfinite(largest) and not apart <= _TOLERANCE * largest + 1e-4:
                 raise TuneError(
@@ -140,7 +144,8 @@ class Fleet(Loop):
         look = self.looks.get(self.place.epoch * self.feed.steps + self.place.step)
         if look is not None:
             self._pull()
-            look([member.model for member in self.members])
+            with _no_benchmark():
+                look([member.model for member in self.members])
 
     def _prove(self) -> None:
         """What was removed must still be exactly zero; else training has woken it, and the cuts are no cuts."""
@@ -158,7 +163,8 @@ class Fleet(Loop):
             member.started, member.before = 0.0, member.place.seconds
             member._open()
         if 0 in self.looks and not (self.place.epoch or self.place.step):
-            self.looks[0]([member.model for member in self.members])
+            with _no_benchmark():
+                self.looks[0]([member.model for member in self.members])
 
     def _pull(self) -> None:
         """Give every member its weights, its momentum and the place."""
@@ -192,17 +198,13 @@ class Fleet(Loop):
         took = time.monotonic() - self.epoch_start
         due = time.monotonic() - self.saved_at >= checkpoint_seconds
         self._pull()
-        benchmark = torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = False  # it would try kernels for every width of every member
-        try:
+        with _no_benchmark():
             for member in self.members:
                 # As if each had waited for no other one's look. One decision on checkpoints holds for all.
                 member.epoch_start, member.epoch_first = time.monotonic() - took, self.epoch_first
                 member.started = time.monotonic() - self.place.seconds
                 member.saved_at = self.saved_at
                 member._end_epoch(0.0 if due else math.inf)
-        finally:
-            torch.backends.cudnn.benchmark = benchmark
         if due:
             self.saved_at = time.monotonic()
         self.place.epoch, self.place.step = self.place.epoch + 1, 0
@@ -219,8 +221,9 @@ class Fleet(Loop):
     def _finish(self) -> None:
         self._prove()
         self._pull()
-        for member in self.members:
-            member._finish()
+        with _no_benchmark():
+            for member in self.members:
+                member._finish()
 
     def _close(self) -> None:
         for member in self.members:
@@ -242,3 +245,14 @@ class Fleet(Loop):
             member.leave()
         if self.teacher is not None:
             self.teacher.to(memory_format=torch.contiguous_format).train(self.teacher_mode)  # type: ignore[call-overload]
+
+
+@contextmanager
+def _no_benchmark() -> Iterator[None]:
+    """While the cuts run by themselves: cuDNN would try kernels for every width of every one of them."""
+    benchmark = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = benchmark
