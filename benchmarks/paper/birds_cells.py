@@ -47,7 +47,7 @@ class Birds:
     limit: float = 0.51
     epochs: int = 60
     brief: int = 6
-    rates: tuple[float, ...] = (1e-4, 1e-3, 3e-3, 1e-2)
+    rates: tuple[float, ...] = (1e-4, 1e-3, 1e-2)
     pool: int = 64
     iterations: int = 336
     images: int = 1000
