@@ -8,6 +8,7 @@ whatever cells exist. Kinds:
     metric     how far the loss moves without a unit, beside what metrics say
     tune       one of a frontier's networks, fine-tuned and judged
     objective  one selection: what cheap objectives say of it, and what a brief tuning makes of it
+    method     a network cut by another method, with the weights that the method gave it
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Scale:
         trials: of every cell of the first table.
         val: images held out; None for a tenth.
         others: other networks, with their limits.
+        rivals: other methods, with their settings.
+        rival_limits: MACs of their networks.
     """
 
     network: str = "resnet56"
@@ -86,6 +89,13 @@ class Scale:
     others: Mapping[str, tuple[float, ...]] = field(
         default_factory=lambda: {"vgg16": (0.224,), "mobilenetv2": (0.2, 0.05)}
     )
+    rivals: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: {
+            "single_filter": {"step": 5, "tune_steps": 10},
+            "morphnet": {"epochs": 1, "trainings": 4},
+        }
+    )
+    rival_limits: tuple[float, ...] = (0.7, 0.5)
 
 
 PAPER = Scale()
@@ -107,6 +117,8 @@ TINY = Scale(
     trials=2,
     val=None,
     others={},
+    rivals={"single_filter": {"step": 40, "tune_steps": 1, "images": 32}, "morphnet": {"epochs": 1, "trainings": 1}},
+    rival_limits=(0.5,),
 )
 
 
@@ -166,6 +178,7 @@ def _ordered(scale: Scale) -> Iterator[Cell]:
                 yield _tune(scale, "lcp", limit, trial)
         if limit == scale.limits[0]:
             yield from _best(scale)
+    yield from _rivals(scale)
     yield from _in_full(scale)
     for limit in scale.limits:
         for trial in range(1, scale.trials + 1):
@@ -301,6 +314,17 @@ def _best(scale: Scale) -> Iterator[Cell]:
         yield _each(scale, limit, 1, name, **search)
         yield tuned(f"{name}-search", f"{network}/{name}/{percent(limit)}/1", "lcp", {})
     yield tuned("lcp-long-distilled", sources["lcp"], "lcp", {**long, **distil})
+
+
+def _rivals(scale: Scale) -> Iterator[Cell]:
+    """Other methods: a cut each, tuned from the weights that the method left."""
+    for limit in scale.rival_limits:
+        for method, settings in scale.rivals.items():
+            name = f"{method}-{percent(limit)}"
+            source, options = f"{scale.network}/method/{name}/1", {"method": method, "limit": limit}
+            yield Cell(source, "method", scale.network, 1, (), ("figure-2",), {**options, "settings": settings})
+            options |= {"plan": name, "resource": "macs", "recipe": {"epochs": scale.epochs}}
+            yield Cell(f"{scale.network}/tune/{name}/1", "tune", scale.network, 1, (source,), ("figure-2",), options)
 
 
 def _other(scale: Scale, network: str, limits: tuple[float, ...]) -> Iterator[Cell]:

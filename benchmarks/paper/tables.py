@@ -25,6 +25,7 @@ from lcprune.report.tables import markdown  # noqa: E402
 from paper import birds_cells, objectives  # noqa: E402
 from paper.cells import PAPER, TINY, chosen, percent, registry  # noqa: E402
 from paper.resnet50_latency import table_3  # noqa: E402
+from paper.rivals import table_rivals  # noqa: E402
 from paper.store import MISSING, RESULTS, SPEED, Row, Store, accuracy  # noqa: E402
 
 PAGE = BENCHMARKS.parent / "docs" / "results.md"
@@ -236,6 +237,7 @@ def table_missing(store: Store) -> str:
 
 TABLES: dict[str, Callable[[Store], str]] = {
     "table-1": table_1,
+    "rivals": table_rivals,
     "before": table_before,
     "others": table_others,
     "params": table_params,
