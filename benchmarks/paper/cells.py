@@ -324,7 +324,7 @@ def _rivals(scale: Scale) -> Iterator[Cell]:
             source, options = f"{scale.network}/method/{name}/1", {"method": method, "limit": limit}
             yield Cell(source, "method", scale.network, 1, (), ("figure-2",), {**options, "settings": settings})
             options |= {"plan": name, "resource": "macs", "recipe": {"epochs": scale.epochs}}
-            yield Cell(f"{scale.network}/tune/{name}/1", "tune", scale.network, 1, (source,), ("figure-2",), options)
+            yield Cell(f"{scale.network}/rival/{name}/1", "tune", scale.network, 1, (source,), ("figure-2",), options)
 
 
 def _other(scale: Scale, network: str, limits: tuple[float, ...]) -> Iterator[Cell]:

@@ -47,6 +47,7 @@ def _titled(figure: Made, name: str, title: str, caption: str | None = None) -> 
 def _named(rows: Sequence[Row]) -> list[Row]:
     """Rows with methods as a reader knows them."""
     words = {"each": "lcp, search per limit", "sweep": "lcp, shared search", "lcp": "lcp, learned at the tightest"}
+    words |= {"single_filter": "single-filter pruning", "morphnet": "MorphNet"}
     return [{**row, "method": words.get(row["method"], row["method"])} for row in rows]
 
 
@@ -57,7 +58,8 @@ def figure_1(store: Store) -> Made:
 
 def figure_2(store: Store) -> Made:
     """Accuracy against MACs after tuning."""
-    rows = [r for r in store.rows("results", f"{store.network}/tune/") if r["resource"] == "macs"]
+    tuned = store.rows("results", f"{store.network}/tune/", f"{store.network}/rival/")
+    rows = [r for r in tuned if r["resource"] == "macs"]
     return _titled(
         frontier_macs(_records(results=[*original(store), *_named(rows)] if rows else [])), "figure-2", "Frontier"
     )

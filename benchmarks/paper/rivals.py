@@ -57,7 +57,7 @@ def table_rivals(store: Store) -> str:
         for limit in sorted(store.scale.rival_limits, reverse=True):
             name = f"{method}-{percent(limit)}"
             before = store.rows("results", f"{store.network}/method/{name}/")
-            tuned = store.rows("results", f"{store.network}/tune/{name}/")
+            tuned = store.rows("results", f"{store.network}/rival/{name}/")
             figures = [accuracy(before, "val_accuracy_before"), accuracy(tuned)]
             lines.append([words, f"{percent(limit)} %", *figures, PUBLISHED.get(method, "")])
     return markdown(["method", "MACs", "before tuning, validation", "tuned, test", "paper"], lines)

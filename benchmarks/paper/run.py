@@ -34,11 +34,11 @@ from paper.pack import pack  # noqa: E402
 from paper.workers import Mps, Worker  # noqa: E402
 
 # A cell that leaves nothing behind when it is stopped is not begun with less time than it usually takes on a GPU.
-LEAST_SECONDS = {"objective": 90.0, "metric": 20.0, "frontier": 12.0, "tune": 10.0, "train": 10.0}
+LEAST_SECONDS = {"objective": 90.0, "metric": 20.0, "frontier": 12.0, "method": 15.0, "tune": 10.0, "train": 10.0}
 GOOD = ("done", "stopped", AGAIN, ALONE)
 
 
-LIGHT = ("frontier", "metric")  # no tuning: seconds each, and tunings need them
+LIGHT = ("frontier", "method", "metric")  # no tuning of their own, and tunings need them
 
 
 class Queue:

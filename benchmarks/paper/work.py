@@ -26,6 +26,7 @@ from lcprune.cli.study import Study, epoch_rows
 from lcprune.data import Dataset
 from lcprune.files import write_json
 from lcprune.runs import Run
+from lcprune.storage import PLAN
 from lcprune.tune.checkpoint import save_weights
 from paper.cells import DONE, Cell, Scale, percent
 
@@ -236,9 +237,14 @@ class Tuning:
         options, self.bench, self.cell, self.run = cell.options, bench, cell, run
         self.plan = lcprune.Plan.load(bench.out / cell.needs[0] / "plans" / f"{options['plan']}.json")
         self.full = bench.network(cell.network)
-        self.model = self.plan.apply(self.full)
+        self.model = self.begin()
         changes = {"eval_every": 10, "seed": cell.trial, **bench.training, **options["recipe"]}
         self.recipe = tune.recipe("finetune", **changes)
+
+    def begin(self) -> nn.Module:
+        """The cut network before tuning: with weights of its own where the method changed them."""
+        source = self.bench.out / self.cell.needs[0]
+        return lcprune.load(source, self.full) if (source / PLAN).is_file() else self.plan.apply(self.full)
 
     def teacher(self) -> nn.Module | None:
         """The network to imitate, if the recipe wants one."""
@@ -249,7 +255,7 @@ class Tuning:
         bench, options, model, plan = self.bench, self.cell.options, self.model, self.plan
         lcprune.save(self.run.path, model, plan)
         row = bench.row(self.cell, options["method"], options["limit"], options["resource"], plan)
-        before = plan.apply(self.full)
+        before = self.begin()
         row |= {f"{name}_before": value for name, value in bench.judge(before, "val", "val_").items()}
         row |= bench.judge(model, "val", "val_")
         if options.get("test", True):
@@ -277,6 +283,13 @@ def objective(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | 
     return None if found is None else found[0].keep(run)
 
 
+def method(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
+    """A network cut by another method."""
+    from paper import rivals
+
+    return rivals.cut(bench, cell, run)
+
+
 def _fit(
     bench: Bench, model: nn.Module, recipe: tune.Recipe, place: Path, deadline: float, teacher: nn.Module | None = None
 ) -> tune.FitResult:
@@ -295,7 +308,14 @@ def _fit(
     )
 
 
-_KINDS = {"train": train, "frontier": frontier, "metric": metric_error, "tune": tuned, "objective": objective}
+_KINDS = {
+    "train": train,
+    "frontier": frontier,
+    "metric": metric_error,
+    "tune": tuned,
+    "objective": objective,
+    "method": method,
+}
 
 
 def add_rows(run: Run, **records: Sequence[Mapping[str, Any]]) -> None:
