@@ -107,3 +107,20 @@ def test_training_reads_decoded_images(files: data.Dataset, tmp_path: Path) -> N
     recipe = tune.recipe("finetune", epochs=2, batch_size=7)
     result = tune.fit(model, decoded, recipe, run_dir=tmp_path / "run", progress=False, device="cpu")
     assert result.finished and len(result.history) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_makes_the_same_batches(files: data.Dataset) -> None:
+    here, there = files.decoded(), files.decoded(device="cuda")
+    for augment in (False, True):
+        batches = [list(each.batches("train", 5, seed=1, augment=augment)) for each in (here, there)]
+        for ours, theirs in zip(*batches, strict=True):
+            torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-3)
+    feeds = [tune.feed.make_feed(each, 7, True, 0, each.train.pixels.device) for each in (here, there)]  # type: ignore[union-attr]
+    for feed in feeds:
+        feed.start(2, 1)
+    torch.testing.assert_close(feeds[0].fetch()[0], feeds[1].fetch()[0].cpu(), rtol=0, atol=1e-3)
+    model = models.build("resnet20", num_classes=2)
+    recipe = tune.recipe("finetune", epochs=2, batch_size=7)  # the step is captured
+    assert tune.fit(model, there, recipe, progress=False, device="cuda").finished
