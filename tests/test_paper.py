@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "benchmarks" / "paper"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 NET = TINY.network
-SOME = [f"{NET}/{name}" for name in ("metric", "tune/[ns]*-50/1", "objective/50/*", "best/naive-distilled/1")]
+SOME = [f"{NET}/{name}" for name in ("metric", "tune/[ns]*-50/1", "objective/50/*", "best/naive-long-distilled/1")]
 
 
 def cells_of(out: Path, *words: object) -> list[str]:
@@ -101,12 +101,12 @@ def test_a_stopped_session_goes_on_elsewhere_and_ends_in_tables(carried: Path, t
 
 def test_tuning_cells_run_in_fleets_and_say_so(carried: Path) -> None:
     about = [json.loads(path.read_text()) for path in (carried / NET / "objective/50").glob("*/done.json")]
-    assert sorted(one["fleet"] for one in about) == [1, 3, 3, 3, 3, 3, 3]
+    assert sorted(one["fleet"] for one in about) == [2, 2, 3, 3, 3, 3, 3, 3]
     (row,) = json.loads((carried / NET / "objective/50/naive/records/objective.json").read_text())
     assert row["fleet"] == 3 and 0 < row["seconds"]["step1"] < row["seconds"]["step3"]
     plain = [json.loads((carried / NET / f"tune/{name}-50/1/done.json").read_text()) for name in ("naive", "sweep")]
-    assert [one["fleet"] for one in plain] == [2, 2], "one network, one recipe"
-    distilled = json.loads((carried / NET / "best/naive-distilled/1/done.json").read_text())
+    assert [one["fleet"] for one in plain] == [3, 3], "one network, one recipe"
+    distilled = json.loads((carried / NET / "best/naive-long-distilled/1/done.json").read_text())
     assert "fleet" not in distilled, "another recipe: by itself"
 
 
@@ -155,7 +155,10 @@ def apart(ours: nn.Module, theirs: nn.Module) -> float:
 
 
 def test_searches_come_first_then_full_fleets(tmp_path: Path) -> None:
-    cells = chosen(registry(TINY), [f"{NET}/tune/*-50/*", f"{NET}/best/naive-distilled/1"])
+    cells = chosen(
+        registry(TINY),
+        [*(f"{NET}/tune/{m}-50/*" for m in ("sweep", "naive", "uniform", "lcp")), f"{NET}/best/naive-long-distilled/1"],
+    )
     queue = Queue(cells, tmp_path, math.inf, {}, fleet=4)
     light = []
     while (taken := queue.take())[0].kind == "frontier":

@@ -56,12 +56,14 @@ class Scale:
         limits: MACs of the frontier, by how soon they are wanted.
         pool, iterations, images: of a search.
         epochs: of fine-tuning.
+        long: of tuning our best.
+        from_scratch: epochs of the other networks' baselines.
         brief: epochs of the objectives' tuning.
         looks: steps of it after which the network is judged.
         studied: MACs at which objectives are studied.
         spreads: of random compensations, in deviations of each group's metric.
         draws: random compensations of each spread.
-        replayed: candidates of the first search that are studied too.
+        replayed: candidates of a search that are studied too.
         units: of each group, in the figure of metrics.
         trials: of every cell of the first table.
         val: images held out; None for a tenth.
@@ -76,8 +78,10 @@ class Scale:
     pool: int = 64
     iterations: int = 336
     images: int = 3000
-    epochs: int = 60
-    brief: int = 6
+    epochs: int = 20
+    long: int = 40
+    from_scratch: int = 60
+    brief: int = 4
     looks: tuple[int, ...] = (50, 200)
     studied: tuple[float, ...] = (0.5, 0.25)
     spreads: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0)
@@ -107,6 +111,8 @@ TINY = Scale(
     iterations=2,
     images=64,
     epochs=2,
+    long=3,
+    from_scratch=2,
     brief=1,
     looks=(1, 3),
     studied=(0.5,),
@@ -161,40 +167,46 @@ def chosen(cells: dict[str, Cell], patterns: Sequence[str], shown: Sequence[str]
 
 def _ordered(scale: Scale) -> Iterator[Cell]:
     yield from _before_tuning(scale)
-    for limit in scale.limits:
-        for method in ("sweep", "naive", "uniform"):
-            yield _tune(scale, method, limit, 1)
-    yield from _objectives(scale)
-    for limit in scale.limits:
-        for trial in range(2, scale.trials + 1):
+    for trial in range(1, scale.trials + 1):
+        for limit in scale.limits:
             for method in ("sweep", "naive", "uniform"):
                 yield _tune(scale, method, limit, trial)
-        for trial in range(1, scale.trials + 1):
-            if trial > 1 and limit != min(scale.limits):
-                yield _each(scale, limit, trial)
-            if limit != min(scale.limits):  # there, the search at the tightest limit is the search for the limit
-                yield _tune(scale, "each", limit, trial)
-            else:
-                yield _tune(scale, "lcp", limit, trial)
-        if limit == scale.limits[0]:
-            yield from _best(scale)
-    yield from _rivals(scale)
-    yield from _in_full(scale)
-    for limit in scale.limits:
-        for trial in range(1, scale.trials + 1):
-            if limit != min(scale.limits):
-                yield _tune(scale, "lcp", limit, trial)
+    yield from _per_limit(scale, 1)
+    yield from _objectives(scale)
+    yield from _best(scale)
     for other, limits in scale.others.items():
-        yield from _other(scale, other, limits)
+        yield from _other(scale, other, limits, 1)
+    yield from _in_full(scale)
+    yield from _rivals(scale)
+    for trial in range(2, scale.trials + 1):
+        yield from _per_limit(scale, trial)
     for limit in scale.limits:
         for method in ("lcp", "naive", "uniform"):
             yield _tune(scale, method, limit, 1, resource="params")
+    for trial in range(1, scale.trials + 1):
+        for limit in scale.limits:
+            if limit != min(scale.limits):
+                yield _tune(scale, "lcp", limit, trial)
+    for trial in range(2, scale.trials + 1):
+        for other, limits in scale.others.items():
+            yield from _other(scale, other, limits, trial)
+
+
+def _per_limit(scale: Scale, trial: int) -> Iterator[Cell]:
+    """A search for each limit, tuned."""
+    for limit in scale.limits:
+        if limit == min(scale.limits):  # there, the search at the tightest limit is the search for the limit
+            yield _tune(scale, "lcp", limit, trial)
+            continue
+        if trial > 1:  # the first ones are among those before tuning
+            yield _each(scale, limit, trial)
+        yield _tune(scale, "each", limit, trial)
 
 
 def _before_tuning(scale: Scale) -> Iterator[Cell]:
     """Searches and cuts: seconds each, so they go first."""
     shown = ("table-1", "figure-2", "figure-3", "figure-4", "figure-5", "figure-7", "figure-8")
-    yield _frontier(scale, "l2", 1, shown, ("lcp", "naive", "uniform"))
+    yield _frontier(scale, 1, shown, ("lcp", "naive", "uniform"))
     for trial in range(1, scale.trials + 1):
         yield _sweep(scale, trial)
     yield Cell(f"{scale.network}/metric", "metric", scale.network, shown=("figure-1",), options={"units": scale.units})
@@ -202,26 +214,32 @@ def _before_tuning(scale: Scale) -> Iterator[Cell]:
         if limit != min(scale.limits):
             yield _each(scale, limit, 1)
     for trial in range(2, scale.trials + 1):
-        yield _frontier(scale, "l2", trial, ("table-1", "figure-2", "figure-4"), ("lcp",))
-    params = ("figure-2",)
-    yield _frontier(scale, "params", 1, params, ("lcp", "naive", "uniform"), resource="params")
+        yield _frontier(scale, trial, ("table-1", "figure-2", "figure-4"), ("lcp",))
+    yield _sweep(scale, 1, "params", ("figure-2",), ("lcp", "naive", "uniform"), resource="params")
     for metric in ("l1", "taylor"):
-        yield _frontier(scale, metric, 1, ("figure-7",), ("lcp", "naive"), metric=metric)
+        yield _sweep(scale, 1, metric, ("figure-7",), ("lcp", "naive"), metric=metric)
     for floor in (0.0, 0.2, 0.3):
-        yield _frontier(scale, f"floor-{percent(floor)}", 1, ("figure-8",), ("lcp", "naive"), min_keep=floor)
+        yield _sweep(scale, 1, f"floor-{percent(floor)}", ("figure-8",), ("lcp", "naive"), min_keep=floor)
 
 
-def _sweep(scale: Scale, trial: int) -> Cell:
+def _sweep(
+    scale: Scale,
+    trial: int,
+    kind: str = "l2",
+    shown: Sequence[str] = (),
+    methods: Sequence[str] = ("lcp",),
+    **more: Any,
+) -> Cell:
     """One search shared by all limits: what `lcprune.pareto` does."""
-    options = {"limits": list(scale.limits), "methods": ["lcp"], "learn": "sweep"}
-    name, shown = f"{scale.network}/sweep/{trial}", ("table-1", "figure-2", "figure-4")
-    return Cell(name, "frontier", scale.network, trial, shown=shown, options=options)
+    options = {"limits": list(scale.limits), "methods": list(methods), "learn": "sweep", **more}
+    shown = tuple(shown) or ("table-1", "figure-2", "figure-4", "figure-7", "figure-8")
+    return Cell(f"{scale.network}/sweep/{kind}/{trial}", "frontier", scale.network, trial, shown=shown, options=options)
 
 
-def _frontier(scale: Scale, name: str, trial: int, shown: Iterable[str], methods: Sequence[str], **more: Any) -> Cell:
+def _frontier(scale: Scale, trial: int, shown: Iterable[str], methods: Sequence[str]) -> Cell:
     """One search at the tightest limit, used for all."""
-    options = {"limits": list(scale.limits), "methods": list(methods), **more}
-    full = f"{scale.network}/frontier/{name}/{trial}"
+    options = {"limits": list(scale.limits), "methods": list(methods), "learn": "tightest"}
+    full = f"{scale.network}/frontier/l2/{trial}"
     return Cell(full, "frontier", scale.network, trial, shown=tuple(shown), options=options)
 
 
@@ -238,10 +256,11 @@ def _tune(scale: Scale, method: str, limit: float, trial: int, resource: str = "
     if method == "each":
         source = f"{scale.network}/each/{percent(limit)}/{trial}"
     elif method == "sweep":
-        source = f"{scale.network}/sweep/{trial}"
+        source = f"{scale.network}/sweep/l2/{trial}"
+    elif resource == "params":
+        source = f"{scale.network}/sweep/params/1"
     else:
-        kind = "l2" if resource == "macs" else resource
-        source = f"{scale.network}/frontier/{kind}/{trial if method == 'lcp' else 1}"
+        source = f"{scale.network}/frontier/l2/{trial if method == 'lcp' else 1}"
     shown = ("table-1", "figure-2") if resource == "macs" else ("figure-2",)
     name = f"{scale.network}/tune/{method}-{percent(limit)}{'' if resource == 'macs' else '-params'}/{trial}"
     cut = "lcp" if method in ("each", "sweep") else method
@@ -251,7 +270,7 @@ def _tune(scale: Scale, method: str, limit: float, trial: int, resource: str = "
 
 def _objectives(scale: Scale) -> Iterator[Cell]:
     for limit in scale.studied:
-        for name, options in _selections(scale):
+        for name, options in _selections(scale, limit):
             source = options.get("source")
             yield Cell(
                 f"{scale.network}/objective/{percent(limit)}/{name}",
@@ -281,14 +300,20 @@ def _in_full(scale: Scale) -> Iterator[Cell]:
             )
 
 
-def _selections(scale: Scale) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Ways to cut: by name, and where the compensation comes from."""
+def _selections(scale: Scale, limit: float) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Ways to cut: by name, and where the compensation comes from. Searches at other limits lend theirs."""
+    near = min(scale.limits, key=lambda other: (round(abs(other - limit), 6), -other))
+    plan, tightest = f"lcp-{percent(near)}", f"{scale.network}/frontier/l2/1"
+    each = tightest if near == min(scale.limits) else f"{scale.network}/each/{percent(near)}/1"
     yield "naive", {}
     yield "uniform", {}
     for trial in range(1, scale.trials + 1):
-        yield f"lcp-{trial}", {"source": f"{scale.network}/frontier/l2/{trial}"}
+        yield f"lcp-{trial}", {"source": f"{scale.network}/sweep/l2/{trial}", "plan": plan}
+    yield "each", {"source": each, "plan": plan}
+    if each != tightest:
+        yield "tightest", {"source": tightest, "plan": plan}
     for iteration in scale.replayed:
-        yield f"candidate-{iteration}", {"source": f"{scale.network}/frontier/l2/1", "iteration": iteration}
+        yield f"candidate-{iteration}", {"source": each, "iteration": iteration}
     for spread in scale.spreads:
         for draw in range(1, scale.draws + 1):
             yield f"random-{spread:g}-{draw}", {"spread": spread, "seed": 1000 * draw + round(10 * spread)}
@@ -297,23 +322,27 @@ def _selections(scale: Scale) -> Iterator[tuple[str, dict[str, Any]]]:
 def _best(scale: Scale) -> Iterator[Cell]:
     """What can be added to the paper's recipe at half the MACs; judged on validation images only."""
     limit, network = 0.5, scale.network
-    sources = {"lcp": f"{network}/sweep/1", "naive": f"{network}/frontier/l2/1"}
+    better = {"epochs": scale.long, "schedule": "cosine", "lr": 0.05}
     distil = {"distill": 0.5, "temperature": 4.0}
-    long = {"epochs": 2 * scale.epochs, "schedule": "cosine", "lr": 0.05}
-
-    def tuned(name: str, source: str, plan: str, recipe: dict[str, Any]) -> Cell:
-        options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
-        options.update(recipe={"epochs": scale.epochs, **recipe}, test=False)
-        return Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
-
-    yield tuned("naive-distilled", sources["naive"], "naive", distil)
-    yield tuned("lcp-distilled", sources["lcp"], "lcp", distil)
-    yield tuned("naive-long-distilled", sources["naive"], "naive", {**long, **distil})
-    yield tuned("naive-long", sources["naive"], "naive", long)
+    sources = {
+        "sweep": (f"{network}/sweep/l2/1", "lcp"),
+        "naive": (f"{network}/frontier/l2/1", "naive"),
+    }
+    if limit != min(scale.limits):
+        sources["each"] = (f"{network}/each/{percent(limit)}/1", "lcp")
     for name, search in (("affine", {"form": "affine"}), ("recalibrated", {"recalibrate": True})):
-        yield _each(scale, limit, 1, name, **search)
-        yield tuned(f"{name}-search", f"{network}/{name}/{percent(limit)}/1", "lcp", {})
-    yield tuned("lcp-long-distilled", sources["lcp"], "lcp", {**long, **distil})
+        made = _each(scale, limit, 1, name, **search)
+        yield made
+        sources[name] = (made.name, "lcp")
+    tunings = {"": {"epochs": scale.epochs}, "-long": better, "-long-distilled": {**better, **distil}}
+    for words, recipe in tunings.items():
+        for method, (source, plan) in sources.items():
+            if words == "" and method in ("sweep", "naive", "each"):
+                continue  # tuned for table 1 already
+            name = f"{method}{words}"
+            options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
+            options.update(recipe=recipe, test=False)
+            yield Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
 
 
 def _rivals(scale: Scale) -> Iterator[Cell]:
@@ -327,19 +356,19 @@ def _rivals(scale: Scale) -> Iterator[Cell]:
             yield Cell(f"{scale.network}/rival/{name}/1", "tune", scale.network, 1, (source,), ("figure-2",), options)
 
 
-def _other(scale: Scale, network: str, limits: tuple[float, ...]) -> Iterator[Cell]:
+def _other(scale: Scale, network: str, limits: tuple[float, ...], trial: int) -> Iterator[Cell]:
     shown = ("table-1",) if network == "vgg16" else ("figure-6",)
-    # The rate that is usual for this VGG: its three linear layers have no normalisation to hold 0.1.
-    recipe = {"epochs": 200, **({"lr": 0.05} if network == "vgg16" else {})}
-    yield Cell(f"{network}/baseline", "train", network, 0, shown=shown, options={"recipe": recipe})
-    for trial in range(1, scale.trials + 1):
-        options = {"limits": list(limits), "methods": ["lcp", "naive", "uniform"] if trial == 1 else ["lcp"]}
-        search = f"{network}/frontier/l2/{trial}"
-        yield Cell(search, "frontier", network, trial, (f"{network}/baseline",), shown, options)
-        for limit in limits:
-            for method in ("lcp", "naive", "uniform"):
-                source = search if method == "lcp" else f"{network}/frontier/l2/1"
-                options = {"plan": f"{method}-{percent(limit)}", "method": method, "limit": limit, "resource": "macs"}
-                name = f"{network}/tune/{method}-{percent(limit)}/{trial}"
-                recipe = {"epochs": scale.epochs}
-                yield Cell(name, "tune", network, trial, (source,), shown, {**options, "recipe": recipe})
+    if trial == 1:
+        # The rate that is usual for this VGG: its three linear layers have no normalisation to hold 0.1.
+        recipe = {"epochs": scale.from_scratch, **({"lr": 0.05} if network == "vgg16" else {})}
+        yield Cell(f"{network}/baseline", "train", network, 0, shown=shown, options={"recipe": recipe})
+    methods = ["lcp", "naive", "uniform"] if trial == 1 else ["lcp"]
+    search, options = f"{network}/sweep/l2/{trial}", {"limits": list(limits), "methods": methods, "learn": "sweep"}
+    yield Cell(search, "frontier", network, trial, (f"{network}/baseline",), shown, options)
+    for limit in limits:
+        for method in ("lcp", "naive", "uniform"):
+            source = search if method == "lcp" else f"{network}/sweep/l2/1"
+            options = {"plan": f"{method}-{percent(limit)}", "method": method, "limit": limit, "resource": "macs"}
+            options["recipe"] = {"epochs": scale.epochs}
+            name = f"{network}/tune/{method}-{percent(limit)}/{trial}"
+            yield Cell(name, "tune", network, trial, (source,), shown, options)

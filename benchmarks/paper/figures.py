@@ -87,7 +87,7 @@ def _untuned(rows: Sequence[Row]) -> list[Row]:
 def figure_4(store: Store) -> Made:
     """Accuracy before tuning."""
     rows = _named(_untuned(store.rows("results", f"{store.network}/frontier/l2/")))
-    for kind, words in (("each", "lcp, search per limit"), ("sweep", "lcp, shared search")):
+    for kind, words in (("each", "lcp, search per limit"), ("sweep/l2", "lcp, shared search")):
         found = _untuned(store.rows("results", f"{store.network}/{kind}/"))
         rows += [{**row, "method": words} for row in found]
     caption = "Right after pruning, on test images."
@@ -113,9 +113,12 @@ def figure_6(store: Store) -> Made:
 def _compared(store: Store, kinds: dict[str, str], name: str, title: str) -> Made:
     rows = []
     for kind, words in kinds.items():
-        found = _untuned(store.rows("results", f"{store.network}/frontier/{kind}/1"))
+        found = _untuned(store.rows("results", f"{store.network}/sweep/{kind}/1"))
+        if kind == "l2":  # whose naive networks are those of the frontier
+            naive = _untuned(store.rows("results", f"{store.network}/frontier/l2/1"))
+            found += [row for row in naive if row["method"] == "naive"]
         rows += [{**r, "method": f"{words}, {r['method']}"} for r in found if r["method"] in ("naive", "lcp")]
-    caption = "Right after pruning, on test images; one trial, one search (at the tightest limit) for each line of LcP."
+    caption = "Right after pruning, on test images; one trial, one shared search for each line of LcP."
     return _titled(frontier_macs(_records(results=rows)), name, title, caption)
 
 

@@ -68,8 +68,8 @@ def select(bench: Bench, cell: Cell) -> lcprune.Plan:
         source = bench.out / options["source"]
         if "iteration" in options:
             beta = np.array(read_records(source / "search" / "search.jsonl")[1][options["iteration"]].beta)
-        else:  # one compensation for all limits of the frontier
-            beta = np.array(lcprune.Plan.load(min((source / "plans").glob("lcp-*.json"))).meta["beta"])
+        else:
+            beta = np.array(lcprune.Plan.load(source / "plans" / f"{options['plan']}.json").meta["beta"])
     return graph.plan(ranking.select(limits, beta=beta)).with_meta(selection=options["selection"], beta=beta.tolist())
 
 

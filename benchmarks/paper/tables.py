@@ -54,12 +54,16 @@ def tuned(store: Store, network: str, method: str, limit: float, resource: str =
     return sorted(store.rows("results", wanted), key=lambda row: row["seed"])
 
 
-def before(store: Store, network: str, method: str, limit: float, frontier: str = "l2") -> list[Row]:
-    """Rows of one network's trials before tuning."""
-    each = method == "each" and limit != min(store.scale.limits)
-    prefix = f"{network}/each/{percent(limit)}/" if each else f"{network}/frontier/{frontier}/"
-    if method == "sweep":
-        prefix = f"{network}/sweep/"
+def before(store: Store, network: str, method: str, limit: float, kind: str = "l2") -> list[Row]:
+    """Rows of one network's trials before tuning; `kind` is "l2", or what differs from the usual."""
+    if kind != "l2":
+        prefix = f"{network}/sweep/{kind}/"
+    elif method == "sweep":
+        prefix = f"{network}/sweep/l2/"
+    elif method == "each" and limit != min(store.scale.limits):
+        prefix = f"{network}/each/{percent(limit)}/"
+    else:
+        prefix = f"{network}/frontier/l2/"
     wanted = "lcp" if method in ("each", "sweep") else method
     return [row for row in store.rows("results", prefix) if (row["method"], row["limit"]) == (wanted, limit)]
 
@@ -126,7 +130,7 @@ def _ablation(store: Store, kinds: dict[str, str]) -> str:
             for limit in sorted(store.scale.limits, reverse=True)
         ]
         for name, words in kinds.items()
-        for method in ("naive", "lcp")
+        for method in ("naive", "sweep")
     ]
     return markdown(["", "", *(f"{percent(limit)} %" for limit in sorted(store.scale.limits, reverse=True))], lines)
 
@@ -182,7 +186,7 @@ def table_full(store: Store) -> str:
         limit, name = row["limit"], row["method"]
         source = f"{store.network}/full/{percent(limit)}-{name}/1"
         if limit in store.scale.limits and name in ("naive", "uniform", "lcp-1"):
-            source = f"{store.network}/tune/{name.removesuffix('-1')}-{percent(limit)}/1"
+            source = f"{store.network}/tune/{name.replace('lcp-1', 'sweep')}-{percent(limit)}/1"
         for long in store.rows("results", source):
             difference = abs(row["cut loss"] - row["full loss"]) if row["cut loss"] is not None else float("inf")
             figures = [f"{difference:.3f}", f"{100 * row['val_accuracy']:.2f}", f"{100 * long['val_accuracy']:.2f}"]
