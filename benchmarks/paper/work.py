@@ -154,7 +154,21 @@ def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None
     torch.manual_seed(0)
     model = models.build(cell.network, num_classes=bench.dataset.num_classes)
     recipe = tune.recipe("baseline", **{"eval_every": 5, **bench.training, **cell.options["recipe"]})
-    result = _fit(bench, model, recipe, run.file("tuning"), deadline)
+    if bench.device.type == "cuda":  # as a fleet of one, whose kernels are made for thin layers
+        (result,) = tune.fit_fleet(
+            copy.deepcopy(model),
+            [bench.graph(cell.network).plan({})],
+            bench.dataset,
+            recipe,
+            models=[model],
+            run_dirs=[run.file("tuning")],
+            device=bench.device,
+            resume=True,
+            progress=False,
+            max_seconds=seconds_until(deadline),
+        )
+    else:
+        result = _fit(bench, model, recipe, run.file("tuning"), deadline)
     if not result.finished:
         return None
     save_weights(run.file("model.safetensors"), model)
