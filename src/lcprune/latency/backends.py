@@ -51,12 +51,14 @@ class Backend:
         fusion: which operators it joins, as for `fusion.fuse`.
         launches: whether the host's time to issue operators can be what takes longest.
         moment: seconds of one measurement of a layer, at least.
+        hoards: whether everything that is ready to be timed keeps its activations in memory.
     """
 
     name = "eager"
     fusion = "none"
     launches = False
     moment = 0.002
+    hoards = False
 
     def __init__(self, device: torch.device) -> None:
         keep_memory()

@@ -35,6 +35,7 @@ logger = logging.getLogger("lcprune")
 _SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25)
 _FEW = (1.0, 0.75, 0.5, 0.3)  # of networks that take long
 _LONG_MS = 300.0
+_LARGE = 2**24  # bytes of a network's inputs
 
 
 def measure_table(
@@ -188,7 +189,7 @@ def measure_networks(
     batch: int,
     rounds: tuple[int, int] = (5, 15),
 ) -> dict[str, float]:
-    """Milliseconds of whole networks under a backend, in turns.
+    """Milliseconds of whole networks under a backend, in turns unless they are large.
 
     Args:
         backend: what runs them.
@@ -199,16 +200,21 @@ def measure_networks(
     """
     arguments = tuple(batch_of(value, batch, backend.device) for value in example_inputs)
     before = {name: (model.training, next(model.parameters()).device) for name, model in networks.items()}
+    # A GPU's own clock needs less time than the host's.
+    seconds = 0.02 if backend.launches else 10 * backend.moment
+    large = backend.hoards and sum(value.nbytes for value in arguments if isinstance(value, torch.Tensor)) > _LARGE
+    found: dict[str, float] = {}
     try:
-        with torch.inference_mode():
+        # One by one, if they take long or would not fit into memory together.
+        for part in [[name] for name in networks] if large or rounds[0] <= 1 else [list(networks)]:
             runs = {}
-            for name, model in networks.items():
-                runs[name] = Probe(backend.network(model.to(backend.device).eval(), arguments))
-                for _ in range(1 if rounds[0] <= 1 else 2):
-                    runs[name].run()
-        # A GPU's own clock needs less time than the host's.
-        seconds = 0.02 if backend.launches else 10 * backend.moment
-        return medians(backend, runs, seconds=seconds, least=rounds[0], most=rounds[1], tolerance=0.005)
+            with torch.inference_mode():
+                for name in part:
+                    runs[name] = Probe(backend.network(networks[name].to(backend.device).eval(), arguments))
+                    for _ in range(1 if rounds[0] <= 1 else 2):
+                        runs[name].run()
+            found |= medians(backend, runs, seconds=seconds, least=rounds[0], most=rounds[1], tolerance=0.005)
+        return found
     finally:
         for name, model in networks.items():
             training, home = before[name]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,8 @@ _MOST = 40  # points of one curve
 _COARSE = (0.125, 0.5, 1.0)  # where the two widths of a layer are tried together
 _TOLERANCE = 0.03  # of the widest layer's time: a smaller bend is not looked into
 _SLOW_MS = 30.0  # layers that take longer get fewer points and rounds: there are no steps worth their price
+
+_LARGE = 2**24  # bytes
 
 Point = tuple[int, ...]
 
@@ -34,22 +38,22 @@ def measure_layer(backend: Backend, one: Operation, even: int = 1) -> Layer:
     probes: dict[Point, Probe] = {}
 
     def times(points: Sequence[Point], quick: bool) -> dict[Point, float]:
-        for point in points:
-            if point not in probes:
-                probes[point] = backend.layer(one, point)
         least, most = (1, 3) if quick else (3, 9)
         if slow:
             least, most = 1, (1 if quick else 3)
-        return medians(
-            backend,
-            {point: probes[point] for point in points},
-            least=least,
-            most=most,
-            seconds=backend.moment / 2 if quick else backend.moment,
-        )
+        settings: dict[str, Any] = {"least": least, "most": most, "seconds": backend.moment / (2 if quick else 1)}
+        if large:
+            every = [medians(backend, {point: backend.layer(one, point)}, **settings) for point in points]
+            return {point: ms for found in every for point, ms in found.items()}
+        for point in points:
+            if point not in probes:
+                probes[point] = backend.layer(one, point)
+        return medians(backend, {point: probes[point] for point in points}, **settings)
 
     slow = False
     full = one.full
+    # Not all in turns, if they would not fit into memory together.
+    large = backend.hoards and 4 * sum(math.prod(shape) for shape in one.shapes_at(full)) > _LARGE
     if not full:
         return Layer((), np.array(times([()], False)[()]))
     widest = times([full], True)[full]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from lcprune.latency.operations import Operation
 
 _POINTWISE = {"relu": "Relu", "sigmoid": "Sigmoid", "add": "Add", "mul": "Mul", "sub": "Sub", "div": "Div"}
 _OPSET = 17
+_SMALL = 2**22  # bytes of a tensor whose session can be kept
 
 
 class OnnxRuntime(Backend):
@@ -28,6 +30,7 @@ class OnnxRuntime(Backend):
 
     name = "onnx"
     fusion = "activation"
+    hoards = True
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -139,11 +142,13 @@ class OnnxRuntime(Backend):
         return self._onnx.helper.make_node("GlobalAveragePool", [source], ["o"])
 
     def _baseline(self, shape: tuple[int, ...]) -> Callable[[], Any]:
-        if shape not in self._deliveries:
-            nodes, weights = self._delivery(shape)
-            source = {"i": (shape[0], 1, *shape[2:])}
-            self._deliveries[shape] = self._session([*nodes, self._pool("x")], weights, source)
-        return self._deliveries[shape]
+        if shape in self._deliveries:
+            return self._deliveries[shape]
+        nodes, weights = self._delivery(shape)
+        run = self._session([*nodes, self._pool("x")], weights, {"i": (shape[0], 1, *shape[2:])})
+        if 4 * math.prod(shape) < _SMALL:
+            self._deliveries[shape] = run
+        return run
 
     def _session(
         self, nodes: list[Any], weights: dict[str, Any], inputs: dict[str, tuple[int, ...]]
