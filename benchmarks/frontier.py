@@ -18,8 +18,8 @@ import digit_networks
 import torch
 
 import lcprune
+from lcprune.compensations import LEARN
 from lcprune.files import write_json
-from lcprune.pareto import LEARN
 
 LIMITS = [0.7, 0.6, 0.5, 0.4, 0.3, 0.2]
 OUT = Path(__file__).parent / "results" / "frontier.json"

@@ -17,8 +17,9 @@ import lcprune
 from lcprune import data as datasets
 from lcprune import latency, methods, models
 from lcprune.evaluate import draw
+from lcprune.latency.clock import Clock
 from lcprune.latency.hold import hold
-from lcprune.latency.limit import Clock, tightened
+from lcprune.latency.limit import tightened
 from lcprune.search import Search
 from lcprune.select import Limits
 from lcprune.select.limits import Extra

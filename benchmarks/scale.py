@@ -9,7 +9,7 @@ Four parts, each one entry of `benchmarks/results/scale.json`:
     overhead    a search whose candidates cost next to nothing: what a worker adds to each, and what the process that
                 leads the search spends on each
     simulated   a search of ResNet-50 on ImageNet: the loop's own rules with times from the parts above and from
-                `benchmarks/results/search-cuda.json`; see `Assumptions`
+                `benchmarks/results/search-cuda.json`; see `scale_simulation.py`
     quality     the digits, 400 candidates, asked for W at a time: what the search finds
 
 Whoever has a cluster can replace assumptions by `--seconds-per-candidate`, `--bandwidth` and `--gpus-per-machine`.
@@ -18,7 +18,6 @@ Whoever has a cluster can replace assumptions by `--seconds-per-candidate`, `--b
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import math
 import os
@@ -26,13 +25,15 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import digit_networks
 import numpy as np
 import torch
+from scale_simulation import RESULTS, Assumptions, candidate_seconds, curve, wide
+from scale_tables import renewed
 
 import lcprune
 from lcprune import Search, models
@@ -41,36 +42,7 @@ from lcprune.files import atomic_write, write_json
 from lcprune.search import Space, make_sampler
 from lcprune.select import Limits, Ranking
 
-RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
-WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
-
-@dataclass(frozen=True)
-class Assumptions:
-    """What the simulation takes for granted; seconds and bytes.
-
-    Attributes:
-        seconds_per_candidate: to judge one on one GPU.
-        source: where that comes from.
-        variation: standard deviation of the time of a candidate, as a share of it.
-        lead_seconds: that the leading process spends per candidate, one after another.
-        way_seconds: between a candidate's being ready and a worker's beginning with it, and back.
-        start_seconds: until a worker's process has imported everything.
-        case_bytes: network and images, sent to each machine once.
-        bandwidth: bytes per second between two machines; each machine that has them passes them on.
-        gpus_per_machine: workers that share one copy.
-    """
-
-    seconds_per_candidate: float
-    source: str
-    variation: float
-    lead_seconds: float
-    way_seconds: float
-    start_seconds: float
-    case_bytes: float
-    bandwidth: float
-    gpus_per_machine: int
 
 
 def measure(candidates: int, images: int) -> dict[str, Any]:
@@ -154,73 +126,6 @@ def resnet50() -> dict[str, Any]:
     return {"planning_ms": 1e3 * planning, "graph_bytes": len(cloudpickle.dumps(graph)), "image_bytes": images}
 
 
-def candidate_seconds() -> tuple[float, str]:
-    """Judging ResNet-50 on one GPU, from the committed record, for the images and the precision of a default search."""
-    record = json.loads((RESULTS / "search-cuda.json").read_text(encoding="utf-8"))
-    search = Search()
-    rows = [row for row in record["rows"] if row["network"].endswith("resnet50") and row["variant"] == "zero"]
-    row = next(row for row in rows if row["precision"] == search.precision)
-    each = row["evaluating_s"] / row["evaluations"]
-    return each * search.images / row["images"], (
-        f"{1e3 * each:.1f} ms for {row['images']} images on one {record['machine']} ({row['precision']}, "
-        f"`benchmarks/results/search-cuda.json`), times {search.images / row['images']:g}"
-    )
-
-
-def simulate(workers: int, search: Search, given: Assumptions, asynchronous: bool, seed: int = 0) -> dict[str, float]:
-    """Seconds of a search with so many workers: the loop's rules, one event after another."""
-    rng = np.random.default_rng(seed)
-    machines = math.ceil(workers / given.gpus_per_machine)
-    hops = math.ceil(math.log2(machines + 1))  # whoever has the case passes it on
-    start = given.start_seconds + hops * given.case_bytes / given.bandwidth
-    free = [start] * workers
-    heapq.heapify(free)
-    lead = start  # when the leading process is free
-    waiting: list[tuple[float, int]] = []  # when each candidate asked for comes back
-    asked = told = 0
-    while told < search.total:
-        if asynchronous or not waiting:
-            while len(waiting) < workers and asked < search.total:
-                if asked >= search.pool > told:
-                    break
-                lead += given.lead_seconds
-                begin = max(lead, heapq.heappop(free)) + given.way_seconds
-                spent = given.seconds_per_candidate * max(0.1, 1.0 + given.variation * rng.standard_normal())
-                heapq.heappush(free, begin + spent)
-                waiting.append((begin + spent, asked))
-                asked += 1
-        back = min(waiting) if asynchronous else waiting[0]  # the first to come, or the first that was asked for
-        waiting.remove(back)
-        lead = max(lead, back[0])
-        told += 1
-    return {"seconds": lead, "start": start}
-
-
-def curve(given: Assumptions, search: Search) -> list[dict[str, Any]]:
-    """Simulated seconds and speed-ups for all numbers of workers."""
-    rows: list[dict[str, Any]] = []
-    for workers in WORKERS:
-        row: dict[str, Any] = {"workers": workers}
-        for name, asynchronous, chosen in (
-            ("together", False, search),
-            ("asynchronous", True, search),
-            ("wide", False, _wide(search, workers)),
-            ("long", False, replace(search, iterations=10 * search.total - search.pool)),
-        ):
-            row[name] = simulate(workers, chosen, given, asynchronous)["seconds"]
-        rows.append(row)
-    for row in rows:
-        for name in ("together", "asynchronous", "wide", "long"):
-            row[f"{name}_speed_up"] = rows[0]["long" if name == "long" else "together"] / row[name]
-    return rows
-
-
-def _wide(search: Search, workers: int) -> Search:
-    """As many candidates in all, with a first pool that gives every worker something to do."""
-    pool = min(search.total, max(search.pool, workers))
-    return replace(search, pool=pool, iterations=search.total - pool)
-
-
 def quality(seeds: int, images: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
     """The best difference that 400 candidates find on the digits, asked for W at a time."""
     pictures, labels, *_ = digit_networks.digits()
@@ -235,7 +140,7 @@ def quality(seeds: int, images: int, numbers: Sequence[int]) -> list[dict[str, A
         if workers == 1:
             kinds = {"together": Search(images=images), "random": Search(images=images, algorithm="random")}
         if workers > Search().pool:
-            kinds["wide"] = _wide(Search(images=images), workers)
+            kinds["wide"] = wide(Search(images=images), workers)
         for kind, search in kinds.items():
             best, naive = [], []
             for seed in range(seeds):
@@ -247,67 +152,6 @@ def quality(seeds: int, images: int, numbers: Sequence[int]) -> list[dict[str, A
             rows.append({"workers": workers, "kind": kind, "pool": search.pool, "best": best, "naive": naive})
             print(f"  W={workers} {kind}: {statistics.mean(best):.4f}", flush=True)
     return rows
-
-
-def tables(record: dict[str, Any]) -> dict[str, str]:
-    """The tables of the page."""
-    measured, small, given = record["measured"], record["overhead"], record["assumptions"]
-    seconds = [f"{measured[key]:.1f} s" for key in ("local_s", "workers_1_s", "workers_2_s")]
-    first = [
-        "| | this process | one worker | two workers |",
-        "|---|---|---|---|",
-        f"| {measured['candidates']} candidates of ResNet-20 | {' | '.join(seconds)} |",
-        f"| speed-up over one worker | | | {measured['speed_up']:.2f} |",
-        f"| a candidate that costs nothing | {small['local_ms']:.2f} ms | {small['worker_ms']:.2f} ms | |",
-        f"| of it in the leading process | | {small['lead_ms']:.2f} ms | |",
-    ]
-    assumed = [
-        "| assumption | value | from |",
-        "|---|---|---|",
-        f"| judging a candidate | {given['seconds_per_candidate']:.2f} s | {given['source']} |",
-        f"| its variation | {given['variation']:.0%} | measured here, with candidates of different sizes on a CPU |",
-        f"| leading process, per candidate | {1e3 * given['lead_seconds']:.1f} ms | measured: overhead, and "
-        "planning of ResNet-50 |",
-        f"| way to a worker and back | {1e3 * given['way_seconds']:.1f} ms | measured: overhead |",
-        f"| starting a worker | {given['start_seconds']:.0f} s | measured here |",
-        f"| network and images | {given['case_bytes'] / 1e9:.2f} GB | measured, and 3000 x 3 x 224 x 224 floats |",
-        f"| between machines | {given['bandwidth'] * 8 / 1e9:.0f} Gbit/s | assumed |",
-        f"| GPUs per machine | {given['gpus_per_machine']} | assumed |",
-    ]
-    simulated = [
-        "| workers | together | speed-up | asynchronous | speed-up | pool of W | speed-up "
-        "| 4000 candidates | speed-up |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in record["simulated"]:
-        names = ("together", "asynchronous", "wide", "long")
-        cells = [f"{row[name]:.0f} s | {row[f'{name}_speed_up']:.1f}" for name in names]
-        simulated.append(f"| {row['workers']} | {' | '.join(cells)} |")
-    found = ["| W | how | first pool | best difference | naive |", "|---|---|---|---|---|"]
-    words = {
-        "random": "random search",
-        "together": "together",
-        "asynchronous": "asynchronous",
-        "wide": "together, pool of W",
-    }
-    for row in record["quality"]:
-        spread = statistics.stdev(row["best"]) if len(row["best"]) > 1 else 0.0
-        cells = [str(row["workers"]), words.get(row["kind"], row["kind"]), str(row["pool"])]
-        cells += [f"{statistics.mean(row['best']):.3f} ± {spread:.3f}", f"{statistics.mean(row['naive']):.3f}"]
-        found.append(f"| {' | '.join(cells)} |")
-    return {
-        name: "\n".join(lines)
-        for name, lines in (("measured", first), ("assumptions", assumed), ("simulated", simulated), ("quality", found))
-    }
-
-
-def renewed(page: str, record: dict[str, Any]) -> str:
-    """The page with its tables made from the records."""
-    for name, table in tables(record).items():
-        start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        before, _, rest = page.partition(start)
-        page = before + start + table + "\n" + end + rest.partition(end)[2]
-    return page
 
 
 def main() -> None:

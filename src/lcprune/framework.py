@@ -19,16 +19,14 @@ from lcprune import methods
 from lcprune.engine import Engine, make_engine
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.clock import Clock, clock_and_width
 from lcprune.latency.hold import HELD, hold
 from lcprune.latency.limit import (
     LATENCY,
-    Clock,
     LatencyOutcome,
     as_limits,
     last_of,
-    make_clock,
     tightened,
-    width_of,
 )
 from lcprune.mirror import on_any_file_system
 from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
@@ -131,20 +129,18 @@ def prune(
     search = search or Search()
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
-    clock = None
-    if latency_ms is not None or multiple_of == "auto":
-        keep = None if run_dir is None else Path(run_dir) / "latency.json"
-        clock = make_clock(
-            graph,
-            latency,
-            batch=batch,
-            backend=backend,
-            multiple_of=multiple_of,
-            keep=keep,
-            resume=resume,
-            progress=progress,
-        )
-    width = clock.width if clock is not None else width_of(graph, multiple_of)
+    folder = None if run_dir is None else Path(run_dir)
+    clock, width = clock_and_width(
+        graph,
+        latency_ms,
+        latency,
+        multiple_of,
+        folder,
+        batch=batch,
+        backend=backend,
+        resume=resume,
+        progress=progress,
+    )
     limits = limit_schedule(
         graph.cost,
         steps,
@@ -170,7 +166,6 @@ def prune(
         options=own,
         dataset=_dataset_of(data),
     )
-    folder = None if run_dir is None else Path(run_dir)
     run = _Run(task, chosen, verify, tune, folder, tuple(ignore), clock, last_of(latency_ms))
     with make_engine(engine) as task.engine:
         task.search = task.engine.settle(search)

@@ -16,24 +16,23 @@ from torch import nn
 
 import lcprune
 from lcprune import methods
+from lcprune.compensations import LEARN, choose
 from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.latency.clock import Clock, clock_and_width
 from lcprune.latency.hold import HELD, hold
 from lcprune.latency.limit import (
     LATENCY,
-    Clock,
     LatencyOutcome,
     as_limits,
-    make_clock,
     parse_latency,
     tightened,
-    width_of,
 )
 from lcprune.mirror import on_any_file_system
 from lcprune.outcome import check
-from lcprune.search import Found, Record, Search, objective
+from lcprune.search import Record, Search, objective
 from lcprune.select import Limits
 from lcprune.select.limits import Extra
 from lcprune.task import Choice, Kept, Task
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from lcprune.plan import Plan
 
 METHODS = ("lcp", "naive", "uniform")
-LEARN = ("sweep", "tightest", "each")
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,20 +162,17 @@ def pareto(
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
     folder = None if run_dir is None else Path(run_dir)
-    clock = None
-    if latency_ms is not None or multiple_of == "auto":
-        keep = None if folder is None else folder / "latency.json"
-        clock = make_clock(
-            graph,
-            latency,
-            batch=batch,
-            backend=backend,
-            multiple_of=multiple_of,
-            keep=keep,
-            resume=resume,
-            progress=progress,
-        )
-    width = clock.width if clock is not None else width_of(graph, multiple_of)
+    clock, width = clock_and_width(
+        graph,
+        latency_ms,
+        latency,
+        multiple_of,
+        folder,
+        batch=batch,
+        backend=backend,
+        resume=resume,
+        progress=progress,
+    )
     given, limits = _limits(macs, params, latency_ms, clock)
     task = Task(
         graph=graph,
@@ -194,7 +189,7 @@ def pareto(
     )
     with make_engine(engine) as task.engine:
         task.search = search = task.engine.settle(search)
-        kept, histories, betas = _choose(task, given, limits, learn, compare, folder)
+        kept, histories, betas = choose(task, given, limits, learn, compare, folder)
         # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
         judge = task.evaluator if not search.prepares else _plain(task).evaluator
         judge = judge if judge.precision == "fp32" else judge.exactly()
@@ -253,85 +248,6 @@ def _held(
     keep = None if folder is None else folder / f"{method}-{index}-{HELD}"
     plan, _, outcome = hold(clock, given, units, cut, again, keep, task.resume)
     return plan, outcome
-
-
-def _choose(
-    task: Task,
-    given: list[float],
-    limits: list[Limits],
-    learn: str,
-    compare: Sequence[str],
-    folder: Path | None,
-) -> tuple[dict[str, list[Kept]], dict[float, list[Record]], list[NDArray[np.float64]]]:
-    histories: dict[float, list[Record]] = {}
-    kept: dict[str, list[Kept]] = {}
-    betas: list[NDArray[np.float64]] = []
-    # Scores and losses are shared by all limits: `replace` would forget them.
-    scores, evaluator = task.scores, task.evaluator
-
-    def at(limit: Limits, records: str | None = None, search: Search = task.search) -> Task:
-        path = None if folder is None or not records else folder / records
-        one = replace(task, limits=limit, records=path, search=search)
-        one.scores, one.evaluator = scores, evaluator
-        return one
-
-    if "lcp" in compare and learn in ("sweep", "each"):
-        founds: dict[int, Found] = {}
-        start: list[NDArray[np.float64]] = []
-        search = task.search if learn == "each" else _share(task.search, len(limits))
-        files = _files(given)
-        for index in sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index])):
-            learner = at(limits[index], files[index], search)
-            founds[index] = methods.learn(learner, start)
-            task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
-            if learn == "sweep":
-                start = _best(founds[index].history, search.pool // 2)
-        histories = {given[index]: founds[index].history for index in range(len(limits))}
-        kept["lcp"] = [founds[index].kept for index in range(len(limits))]
-        betas = [founds[index].beta for index in range(len(limits))]
-    elif "lcp" in compare:
-        tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
-        learner = at(limits[tightest], "search.jsonl")
-        found = methods.learn(learner)
-        scores = learner.scores  # a resumed search ranks by the scores it began with
-        task.scores = scores
-        histories[given[tightest]], betas = found.history, [found.beta] * len(limits)
-        kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
-    # Last: a resumed search brought the scores that it began with.
-    if "naive" in compare:
-        kept["naive"] = [task.ranking.select(limit) for limit in limits]
-    if "uniform" in compare:
-        kept["uniform"] = [task.ranking.uniform(limit) for limit in limits]
-    return kept, histories, betas
-
-
-def _files(given: Sequence[float]) -> list[str]:
-    """Names for the records of each limit; limits that read alike (0.5 twice, with two other limits) are numbered."""
-    names = [f"search-{limit:g}" for limit in given]
-    counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
-    return [f"{name}{f'-{count}' if count > 1 else ''}.jsonl" for name, count in zip(names, counts, strict=True)]
-
-
-def _share(search: Search, limits: int) -> Search:
-    """The settings of one limit's part of a search; all of it where there is one limit."""
-    if limits == 1:
-        return search
-    total = max(2, search.total // limits)
-    pool = min(search.pool, max(2, total // 4))
-    sample = max(1, round(search.sample * pool / search.pool))
-    return replace(search, pool=pool, iterations=total - pool, sample=sample)
-
-
-def _best(history: Sequence[Record], most: int) -> list[NDArray[np.float64]]:
-    """Compensations of the best candidates, no two with the same counts; not that of naive pruning."""
-    found: dict[tuple[int, ...], Record] = {}
-    for record in sorted(history[1:], key=lambda record: record.difference):
-        found.setdefault(tuple(record.counts), record)
-    return [np.array(record.beta) for record in list(found.values())[:most]]
-
-
-def _tightness(task: Task, limits: Limits) -> float:
-    return min(bound.value / bound.full for bound in limits.bounds(task.graph.cost))
 
 
 def _plain(task: Task) -> Task:

@@ -11,8 +11,9 @@ import pytest
 
 import lcprune
 from lcprune import latency
+from lcprune.latency.clock import Clock
 from lcprune.latency.hold import hold
-from lcprune.latency.limit import Clock, as_limits, parse_latency
+from lcprune.latency.limit import as_limits, parse_latency
 
 
 @pytest.mark.parametrize(
@@ -184,13 +185,13 @@ def test_a_frontier_of_latencies(plain, digits) -> None:
         plain.model,
         digits.example,
         data=digits.train,
-        latency_ms=["80%", "60%"],
+        latency_ms=["90%", "80%"],
         batch=128,
         search=lcprune.Search(pool=4, iterations=4, sample=2, images=64),
         graph=plain.graph,
         progress=False,
     )
-    assert [point.limit for point in frontier.curve("lcp")] == [0.8, 0.6]
+    assert [point.limit for point in frontier.curve("lcp")] == [0.9, 0.8]
     for point in frontier.points:
         assert point.latency is not None and point.latency.measured_ms
         assert point.plan.meta["latency"]["limit_ms"] == pytest.approx(point.limit * point.latency.original_ms)
@@ -249,7 +250,7 @@ def test_algorithm_1_that_goes_on_says_what_became_of_the_limit(plain, digits, t
 
 
 def test_a_table_beside_a_run_is_for_what_it_was_measured_with(plain, tmp_path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr("lcprune.latency.limit.measure_table", lambda graph, batch, **_: _filled(graph, batch))
+    monkeypatch.setattr("lcprune.latency.clock.measure_table", lambda graph, batch, **_: _filled(graph, batch))
     keep = tmp_path / "latency.json"
 
     def batch_of(batch: int, resume: bool) -> int:

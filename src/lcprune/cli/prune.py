@@ -25,9 +25,9 @@ from lcprune.cli.networks import (
 from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.cli.show import listen
 from lcprune.cli.study import ORIGINAL, Study
+from lcprune.compensations import LEARN
 from lcprune.errors import LatencyError
 from lcprune.latency import Table
-from lcprune.pareto import LEARN
 from lcprune.pareto import METHODS as FRONTIER_METHODS
 
 logger = logging.getLogger("lcprune")

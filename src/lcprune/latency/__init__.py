@@ -7,7 +7,8 @@ predict = lcprune.latency.Predictor(table, graph)      # kept counts -> millisec
 
 from lcprune.latency.backends import BACKENDS, make_backend
 from lcprune.latency.build import cache_folder, measure_networks, measure_table
-from lcprune.latency.limit import Clock, LatencyOutcome, make_clock, parse_latency
+from lcprune.latency.clock import Clock, make_clock
+from lcprune.latency.limit import LatencyOutcome, parse_latency
 from lcprune.latency.measure import OUT_OF_MEMORY, LatencyRecord, measure
 from lcprune.latency.predict import Predictor
 from lcprune.latency.table import Table, blank

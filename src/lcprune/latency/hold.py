@@ -15,7 +15,8 @@ from torch import nn
 
 from lcprune.errors import BudgetError
 from lcprune.files import write_json
-from lcprune.latency.limit import Clock, Kept, LatencyOutcome, parse_latency
+from lcprune.latency.clock import Clock
+from lcprune.latency.limit import Kept, LatencyOutcome, parse_latency
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan

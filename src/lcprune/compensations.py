@@ -1,0 +1,109 @@
+"""Learning compensations for several limits: in one shared search, at the tightest limit, or at each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcprune import methods
+from lcprune.search import Found, Record, Search
+from lcprune.select import Limits
+from lcprune.task import Kept, Task
+
+LEARN = ("sweep", "tightest", "each")
+
+
+def choose(
+    task: Task,
+    given: list[float],
+    limits: list[Limits],
+    learn: str,
+    compare: Sequence[str],
+    folder: Path | None,
+) -> tuple[dict[str, list[Kept]], dict[float, list[Record]], list[NDArray[np.float64]]]:
+    """What each method keeps at each limit.
+
+    Args:
+        task: the network, its scores and losses; a resumed search puts the scores there that it began with.
+        given: the limits as numbers, for names.
+        limits: what the networks may cost.
+        learn: one of `LEARN`.
+        compare: "lcp", "naive" and "uniform", or some of them.
+        folder: where searches are recorded; None records them nowhere.
+
+    Returns:
+        Kept units by method, records by limit, and the compensation of each limit (none without "lcp").
+    """
+    histories: dict[float, list[Record]] = {}
+    kept: dict[str, list[Kept]] = {}
+    betas: list[NDArray[np.float64]] = []
+    # Scores and losses are shared by all limits: `replace` would forget them.
+    scores, evaluator = task.scores, task.evaluator
+
+    def at(limit: Limits, records: str | None = None, search: Search = task.search) -> Task:
+        path = None if folder is None or not records else folder / records
+        one = replace(task, limits=limit, records=path, search=search)
+        one.scores, one.evaluator = scores, evaluator
+        return one
+
+    if "lcp" in compare and learn in ("sweep", "each"):
+        founds: dict[int, Found] = {}
+        start: list[NDArray[np.float64]] = []
+        search = task.search if learn == "each" else _share(task.search, len(limits))
+        files = _files(given)
+        for index in sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index])):
+            learner = at(limits[index], files[index], search)
+            founds[index] = methods.learn(learner, start)
+            task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
+            if learn == "sweep":
+                start = _best(founds[index].history, search.pool // 2)
+        histories = {given[index]: founds[index].history for index in range(len(limits))}
+        kept["lcp"] = [founds[index].kept for index in range(len(limits))]
+        betas = [founds[index].beta for index in range(len(limits))]
+    elif "lcp" in compare:
+        tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
+        learner = at(limits[tightest], "search.jsonl")
+        found = methods.learn(learner)
+        scores = learner.scores  # a resumed search ranks by the scores it began with
+        task.scores = scores
+        histories[given[tightest]], betas = found.history, [found.beta] * len(limits)
+        kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
+    # Last: a resumed search brought the scores that it began with.
+    if "naive" in compare:
+        kept["naive"] = [task.ranking.select(limit) for limit in limits]
+    if "uniform" in compare:
+        kept["uniform"] = [task.ranking.uniform(limit) for limit in limits]
+    return kept, histories, betas
+
+
+def _files(given: Sequence[float]) -> list[str]:
+    """Names for the records of each limit; limits that read alike (0.5 twice, with two other limits) are numbered."""
+    names = [f"search-{limit:g}" for limit in given]
+    counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
+    return [f"{name}{f'-{count}' if count > 1 else ''}.jsonl" for name, count in zip(names, counts, strict=True)]
+
+
+def _share(search: Search, limits: int) -> Search:
+    """The settings of one limit's part of a search; all of it where there is one limit."""
+    if limits == 1:
+        return search
+    total = max(2, search.total // limits)
+    pool = min(search.pool, max(2, total // 4))
+    sample = max(1, round(search.sample * pool / search.pool))
+    return replace(search, pool=pool, iterations=total - pool, sample=sample)
+
+
+def _best(history: Sequence[Record], most: int) -> list[NDArray[np.float64]]:
+    """Compensations of the best candidates, no two with the same counts; not that of naive pruning."""
+    found: dict[tuple[int, ...], Record] = {}
+    for record in sorted(history[1:], key=lambda record: record.difference):
+        found.setdefault(tuple(record.counts), record)
+    return [np.array(record.beta) for record in list(found.values())[:most]]
+
+
+def _tightness(task: Task, limits: Limits) -> float:
+    return min(bound.value / bound.full for bound in limits.bounds(task.graph.cost))
