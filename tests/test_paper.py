@@ -16,14 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paper import best, figures, fleets, objectives, tables
-from paper.cells import PAPER, TINY, chosen, registry
+from paper.cells import PAPER, TINY, Cell, chosen, registry
 from paper.run import Queue
 from paper.store import Store, fold, unfold
-from paper.work import Bench
+from paper.work import Bench, Tuning
 from torch import nn
 
 import lcprune
 from lcprune import tune
+from lcprune.runs import Run
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "benchmarks" / "paper"
@@ -147,6 +148,23 @@ def test_a_fleet_of_cells_goes_on_where_it_stopped_and_ends_as_fit_does(bench: B
         )
         # Rounding grows with every step, but does not make another run of it.
         assert apart(ours, same) < 0.3 * apart(other, same)
+
+
+def test_what_goes_wrong_in_a_fleet_stays_with_the_cell_it_belongs_to(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [registry(bench.scale)[f"{NET}/tune/{name}/1"] for name in ("naive-50", "uniform-70", "sweep-50")]
+    build = Tuning.__init__
+
+    def spoilt(self: Tuning, bench: Bench, cell: Cell, run: Run) -> None:
+        build(self, bench, cell, run)
+        if cell is cells[1]:
+            self.model.linear.bias.data.fill_(math.nan)
+
+    monkeypatch.setattr(Tuning, "__init__", spoilt)
+    first, lost, last = fleets.do(bench, cells, math.inf).values()
+    assert first == last == fleets.AGAIN and lost.startswith("LostMembers: the loss of member 1")
+    assert set(fleets.do(bench, [cells[0], cells[2]], math.inf).values()) == {"done"}
 
 
 def apart(ours: nn.Module, theirs: nn.Module) -> float:

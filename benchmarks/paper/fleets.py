@@ -45,16 +45,24 @@ def do(bench: Bench, cells: Sequence[Cell], deadline: float) -> dict[str, str]:
     """
     import torch
 
+    from lcprune.errors import TuneError
+    from lcprune.tune import LostMembers
+
+    names = [cell.name for cell in cells]
     try:
         if len(cells) == 1:
-            return {cells[0].name: "done" if bench.run(cells[0], deadline) else "stopped"}
+            return {names[0]: "done" if bench.run(cells[0], deadline) else "stopped"}
         return (_study if cells[0].kind == "objective" else _tune)(bench, cells, deadline)
     except KeyboardInterrupt:
-        return dict.fromkeys((cell.name for cell in cells), "stopped")
+        return dict.fromkeys(names, "stopped")
     except Exception as error:
         traceback.print_exc()
         told = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        return dict.fromkeys((cell.name for cell in cells), told)
+        if isinstance(error, LostMembers):
+            return {name: told if number in error.members else AGAIN for number, name in enumerate(names)}
+        # No fleet of these: each by itself, which says what is wrong if that is no help.
+        alone = isinstance(error, TuneError) and len(cells) > 1
+        return dict.fromkeys(names, ALONE if alone else told)
     finally:
         gc.collect()  # captured graphs hold memory that the next cells may want
         if bench.device.type == "cuda":
@@ -78,32 +86,23 @@ def _study(bench: Bench, cells: Sequence[Cell], deadline: float) -> dict[str, st
 
 def _tune(bench: Bench, cells: Sequence[Cell], deadline: float) -> dict[str, str]:
     from lcprune import tune
-    from lcprune.errors import TuneError
     from paper.work import Tuning, seconds_until
 
     members = [Tuning(bench, cell, bench.open(cell)) for cell in cells]
-    try:
-        results = tune.fit_fleet(
-            members[0].full,
-            [member.plan for member in members],
-            bench.dataset,
-            members[0].recipe,
-            models=[member.model for member in members],
-            seeds=[member.recipe.seed for member in members],
-            run_dirs=[member.run.file("tuning") for member in members],
-            device=bench.device,
-            teacher=members[0].teacher(),
-            resume=True,
-            progress=False,
-            max_seconds=seconds_until(deadline),
-        )
-    except tune.LostMembers as error:
-        traceback.print_exc()
-        lost = {cells[number].name for number in error.members}
-        return {cell.name: f"LostMembers: {error}" if cell.name in lost else AGAIN for cell in cells}
-    except TuneError as error:  # no fleet of these: each by itself, which says what is wrong if that is no help
-        print(f"no fleet: {error}", flush=True)
-        return dict.fromkeys((cell.name for cell in cells), ALONE)
+    results = tune.fit_fleet(
+        members[0].full,
+        [member.plan for member in members],
+        bench.dataset,
+        members[0].recipe,
+        models=[member.model for member in members],
+        seeds=[member.recipe.seed for member in members],
+        run_dirs=[member.run.file("tuning") for member in members],
+        device=bench.device,
+        teacher=members[0].teacher(),
+        resume=True,
+        progress=False,
+        max_seconds=seconds_until(deadline),
+    )
     outcomes = {}
     for member, result in zip(members, results, strict=True):
         # A finished tuning has its checkpoint: judging can wait for the next session.

@@ -94,7 +94,11 @@ def test_gradients_are_those_of_the_cuts(network: nn.Module, plans: list[Plan]) 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"label_smoothing": 0.1, "head_lr": 0.02, "schedule": "cosine"}, {"momentum": 0.0, "augment": False}],
+    [
+        {},
+        {"label_smoothing": 0.1, "head_lr": 0.02, "schedule": "cosine"},
+        {"momentum": 0.0, "augment": False, "eval_every": 2},
+    ],
 )
 def test_every_member_is_what_fit_makes_of_it(
     network: nn.Module, plans: list[Plan], digits: Dataset, changes: dict[str, object], tmp_path: Path

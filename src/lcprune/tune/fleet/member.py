@@ -83,21 +83,22 @@ class Member(Run):
         return [name for names, _ in self.trained for name in names]
 
     @torch.no_grad()
-    def pull(self, state: Mapping[str, Tensor], momentum: Mapping[str, Tensor], stepper: FleetStepper) -> None:
-        """Take over this member's part of the fleet.
+    def pull(self, state: Mapping[str, Tensor], momentum: Mapping[str, Tensor]) -> None:
+        """Take over this member's part of the fleet: thousands of small copies, so not after every epoch.
 
         Args:
             state: of the fleet's network.
             momentum: of the fleet, by parameter.
-            stepper: of the fleet.
         """
-        number, layout = self.number, self.layout
         for name, tensor in self.model.state_dict().items():
-            tensor.copy_(layout.gather(name, state[name][number]))
+            tensor.copy_(self.layout.gather(name, state[name][self.number]))
         for name, tensor in zip(self.trained_names, self.stepper.momentum, strict=False):
-            tensor.copy_(layout.gather(name, momentum[name][number]))
-        self.stepper.losses.copy_(stepper.losses[:, number])
-        self.stepper.correct.copy_(stepper.correct[number])
+            tensor.copy_(self.layout.gather(name, momentum[name][self.number]))
+
+    def pull_epoch(self, stepper: FleetStepper) -> None:
+        """Take over what is known of the epoch under way."""
+        self.stepper.losses.copy_(stepper.losses[:, self.number])
+        self.stepper.correct.copy_(stepper.correct[self.number])
 
     @torch.no_grad()
     def push_weights(self, state: Mapping[str, Tensor]) -> None:

@@ -96,7 +96,7 @@ class Fleet(Loop):
             member.push_weights(state)
         self._compare()
         self.network.train()
-        capture = device.type == "cuda" and recipe.cuda_graph
+        capture = device.type == "cuda" and recipe.cuda_graph and self.place.epoch < recipe.epochs
         self.stepper: FleetStepper = FleetStepper(self.network, self.feed, recipe, groups, self.teacher, capture)
         for member in self.members:
             member.push_kept(self._momentum(), self.stepper)
@@ -170,7 +170,8 @@ class Fleet(Loop):
         """Give every member its weights, its momentum and the place."""
         state, momentum = self.network.state_dict(), self._momentum()
         for member in self.members:
-            member.pull(state, momentum, self.stepper)
+            member.pull(state, momentum)
+            member.pull_epoch(self.stepper)
             member.move(self.place)
 
     def _check(self, losses: Tensor, first: int) -> None:
@@ -195,11 +196,14 @@ class Fleet(Loop):
         raise LostMembers(message, lost)
 
     def _end_epoch(self, checkpoint_seconds: float) -> None:
-        took = time.monotonic() - self.epoch_start
+        took, recipe = time.monotonic() - self.epoch_start, self.recipe
         due = time.monotonic() - self.saved_at >= checkpoint_seconds
-        self._pull()
+        if due or (self.place.epoch + 1) % recipe.eval_every == 0 or self.place.epoch + 1 == recipe.epochs:
+            self._pull()
         with _no_benchmark():
             for member in self.members:
+                member.pull_epoch(self.stepper)
+                member.move(self.place)
                 # As if each had waited for no other one's look. One decision on checkpoints holds for all.
                 member.epoch_start, member.epoch_first = time.monotonic() - took, self.epoch_first
                 member.started = time.monotonic() - self.place.seconds
