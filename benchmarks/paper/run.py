@@ -6,8 +6,8 @@
     python benchmarks/paper/run.py --data digits --out runs/tiny --tiny                     # the whole way in seconds
     python benchmarks/paper/run.py --out runs/paper --list                                  # what is done, what is not
 
-Cells that are missing run in order of value: searches first, several at once in worker processes (`--jobs`), then
-tunings, `--fleet` of one network and recipe at a time as one fleet (`lcprune.tune.fit_fleet`). Tunings that can be no
+Cells that are missing run in order of value: searches several at once in worker processes (`--jobs`), tunings one
+fleet at a time, `--fleet` cells of one network and recipe (`lcprune.tune.fit_fleet`). Tunings that can be no
 fleet run side by side in the workers. When the time is over, every tuning under way leaves a checkpoint; the same
 command goes on. `--pack FOLDER` writes what this run made into tar files of at most 15 MB each; unpacked over the same
 `--out` elsewhere, they carry on there. On a GPU, workers share it through NVIDIA's MPS where it can be started.
@@ -83,15 +83,18 @@ class Queue:
                 self.changed.wait(timeout=1.0)
 
     def _next(self, ready: list[Cell]) -> list[Cell]:
-        if self.fleet == 1:
+        if self.fleet == 1 or not ready or ready[0].kind in LIGHT:
             return ready[:1]
-        light = [cell for cell in ready if cell.kind in LIGHT]
-        # A fleet has the device to itself, and wants all cells that can be in it.
-        if light or not ready or self.together or any(cell.kind in LIGHT for cell in self.running.values()):
-            return light[:1]
-        key = None if ready[0].name in self.alone else key_of(ready[0], self.out)
+        head = ready[0]
+        # One fleet at a time, and not before the searches whose networks it should have; others may run beside it.
+        sought = any(
+            cell.kind in LIGHT and self.rank[name] < self.rank[head.name] for name, cell in self.running.items()
+        )
+        if self.together or sought:
+            return [cell for cell in ready if cell.kind in LIGHT][:1]
+        key = None if head.name in self.alone else key_of(head, self.out)
         if key is None:
-            return ready[:1]
+            return [head]
         same = [cell for cell in ready if cell.name not in self.alone and key_of(cell, self.out) == key]
         self.together = {cell.name for cell in same[: self.fleet]}
         return same[: self.fleet]

@@ -157,7 +157,7 @@ def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None
     if bench.device.type == "cuda":  # as a fleet of one, whose kernels are made for thin layers
         (result,) = tune.fit_fleet(
             copy.deepcopy(model),
-            [bench.graph(cell.network).plan({})],
+            [lcprune.trace(model, models.example_input(cell.network)).plan({})],
             bench.dataset,
             recipe,
             models=[model],
