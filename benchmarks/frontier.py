@@ -9,6 +9,7 @@ that the search saw. Ratios are over naive pruning at the same limit: below 1 is
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from pathlib import Path
@@ -63,13 +64,15 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--networks", nargs="+", default=list(digit_networks.NETWORKS))
+    parser.add_argument("--learn", nargs="+", default=list(LEARN), choices=LEARN, help="others stay as recorded")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
+    before = json.loads(options.out.read_text(encoding="utf-8"))["rows"] if options.out.exists() else []
+    rows = [row for row in before if row["learn"] not in options.learn]
     for name in options.networks:
         for seed in range(options.seeds):
-            for learn in LEARN:
+            for learn in options.learn:
                 rows.append(measure(name, seed, learn, options.candidates, options.images))
                 ratios = [
                     ours / max(naive, 1e-9) for ours, naive in zip(rows[-1]["lcp"], rows[-1]["naive"], strict=True)

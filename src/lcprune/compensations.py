@@ -44,9 +44,9 @@ def choose(
     # Scores and losses are shared by all limits: `replace` would forget them.
     scores, evaluator = task.scores, task.evaluator
 
-    def at(limit: Limits, records: str | None = None, search: Search = task.search) -> Task:
+    def at(limit: Limits, records: str | None = None, search: Search = task.search, seed: int = task.seed) -> Task:
         path = None if folder is None or not records else folder / records
-        one = replace(task, limits=limit, records=path, search=search)
+        one = replace(task, limits=limit, records=path, search=search, seed=seed)
         one.scores, one.evaluator = scores, evaluator
         return one
 
@@ -55,8 +55,11 @@ def choose(
         start: list[NDArray[np.float64]] = []
         search = task.search if learn == "each" else _share(task.search, len(limits))
         files = _files(given)
-        for index in sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index])):
-            learner = at(limits[index], files[index], search)
+        order = sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index]))
+        for turn, index in enumerate(order):
+            # Parts of one search must not draw the same candidates again; whole searches are those of `prune`.
+            seed = _seed(task.seed, turn) if learn == "sweep" else task.seed
+            learner = at(limits[index], files[index], search, seed)
             founds[index] = methods.learn(learner, start)
             task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
             if learn == "sweep":
@@ -85,6 +88,11 @@ def _files(given: Sequence[float]) -> list[str]:
     names = [f"search-{limit:g}" for limit in given]
     counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
     return [f"{name}{f'-{count}' if count > 1 else ''}.jsonl" for name, count in zip(names, counts, strict=True)]
+
+
+def _seed(seed: int, turn: int) -> int:
+    """The seed of one part of a shared search: the given one first, then others that follow from it."""
+    return seed if turn == 0 else int(np.random.SeedSequence((seed, turn)).generate_state(1)[0])
 
 
 def _share(search: Search, limits: int) -> Search:

@@ -142,8 +142,9 @@ def pareto(
         latency_ms: limits, likewise; each network is measured, and cut anew while it misses its limit.
         learn: "sweep" shares the candidates of one search among the limits, the loosest first, and begins at each
             with the best compensations of the one before: a frontier for the price of one search, nowhere worse
-            than naive pruning on the search's own objective. "tightest" learns one compensation at the tightest
-            limit and reuses it for all others. "each" has a whole search per limit.
+            than naive pruning on the search's own objective; `seed` is the first part's, the others' follow from it.
+            "tightest" learns one compensation at the tightest limit and reuses it for all others. "each" has a whole
+            search per limit.
         compare: methods whose frontiers are wanted.
         metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify, engine: as in `prune`.
         latency, batch, backend: as in `prune`.

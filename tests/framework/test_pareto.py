@@ -114,6 +114,15 @@ def test_a_single_limit_has_the_whole_search_as_it_was_asked_for(plain, digits) 
     assert [record.beta for record in found.histories[0.5]] == [record.beta for record in alone.history]
 
 
+def test_parts_of_a_shared_search_draw_candidates_of_their_own(plain, digits) -> None:
+    search = Search(pool=4, iterations=20, sample=2, images=64, algorithm="random")
+    found = frontier(plain, digits, macs=[0.7, 0.5, 0.3], search=search)
+    drawn = [tuple(record.beta) for history in found.histories.values() for record in history[1:]]
+    assert len(drawn) == 3 * 7 and len(set(drawn)) == len(drawn) - 2  # two limits begin with the best of the one before
+    again = frontier(plain, digits, macs=[0.7, 0.5, 0.3], search=search)
+    assert [tuple(record.beta) for history in again.histories.values() for record in history[1:]] == drawn
+
+
 @pytest.mark.parametrize("learn", ["sweep", "each"])
 def test_limits_that_read_alike_have_records_of_their_own(learn, plain, digits, tmp_path) -> None:
     settings = {"macs": [0.5, 0.5], "params": [0.6, 0.3], "learn": learn, "run_dir": tmp_path}

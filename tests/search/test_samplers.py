@@ -95,6 +95,18 @@ def test_learns(algorithm, form) -> None:
     assert sampler.best_loss < 0.6 * distance(asked[0])
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_cma_es_begins_around_the_best_that_it_is_given(form) -> None:
+    there = space(form)
+    far = there.from_standard(np.full(there.dimensions, 20.0))
+    assert np.allclose(there.to_standard(far), 20.0)
+    sampler = make_sampler(there, Search(algorithm="cmaes", form=form), 0, [far, there.naive])
+    assert np.array_equal(sampler.ask(), there.naive) and np.array_equal(sampler.ask(), far)
+    sampler.ask()
+    own = np.array([there.to_standard(sampler.ask()) for _ in range(8)])
+    assert np.abs(own - 20.0).max() < 6
+
+
 def test_losses_that_are_not_finite_count_as_infinite(kind) -> None:
     values = iter([0.5, math.nan, math.inf, -math.inf] * 100)
     sampler, _ = run(*kind, objective=lambda beta: next(values))

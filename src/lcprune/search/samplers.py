@@ -104,7 +104,10 @@ class RandomSearch(Sampler):
 
 
 class CmaEs(Sampler):
-    """CMA-ES from the `cmaes` package, in coordinates measured in each group's deviation."""
+    """CMA-ES from the `cmaes` package, in coordinates measured in each group's deviation.
+
+    Its first generation is drawn around the first candidate of `start`, the best one; around naive pruning without any.
+    """
 
     # The full covariance costs O(d^2) memory and O(d^3) time per generation; beyond this, its diagonal.
     _FULL_COVARIANCE = 200
@@ -119,6 +122,8 @@ class CmaEs(Sampler):
             ) from error
         full = space.dimensions <= self._FULL_COVARIANCE
         mean = np.zeros(max(2, space.dimensions))  # the package wants at least two; the spare one is ignored
+        if self.start:
+            mean[: space.dimensions] = space.to_standard(self.start[0])
         kind: Any = cmaes.CMA if full else cmaes.SepCMA
         self._cma = kind(mean=mean, sigma=1.0, seed=int(self.rng.integers(2**31)))
         self._generation: list[tuple[FloatArray, float]] = []

@@ -71,6 +71,12 @@ class Space:
         scales, shifts = values[: self.groups], values[self.groups :]
         return np.stack([np.exp(scales * _SCALE_SPREAD), shifts * self.deviations])
 
+    def to_standard(self, candidate: FloatArray) -> FloatArray:
+        """The coordinates of a candidate: the inverse of `from_standard`."""
+        if not self.affine:
+            return candidate / self.deviations
+        return np.concatenate([np.log(candidate[0]) / _SCALE_SPREAD, candidate[1] / self.deviations])
+
     @property
     def dimensions(self) -> int:
         """Numbers in a candidate."""
