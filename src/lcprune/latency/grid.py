@@ -16,7 +16,7 @@ from lcprune.latency.table import Layer, kinds
 _MOST = 40  # points of one curve
 _COARSE = (0.125, 0.5, 1.0)  # where the two widths of a layer are tried together
 _TOLERANCE = 0.03  # of the widest layer's time: a smaller bend is not looked into
-_SLOW_MS = 30.0  # layers that take longer get fewer points and rounds: there are no steps worth their price
+_SLOW_MS = 8.0  # layers that take longer get fewer points and rounds: there are no steps worth their price
 
 _LARGE = 2**24  # bytes
 
