@@ -96,7 +96,7 @@ def references(graph: Any, table: latency.Table, width: int) -> dict[str, tuple[
     """Networks that corrected the table, and what they took then: the whole one and, unless slow, two cut ones."""
     entries = [entry for entry in table.calibration if entry["multiple_of"] == width]
     found = {"whole": (graph.model, float(entries[0]["measured_ms"]))}
-    for number in (3, 6) if found["whole"][1] <= SLOW_MS else ():
+    for number in (3, 6) if len(entries) > 6 else ():
         cut = graph.plan([np.arange(count) for count in entries[number]["kept"]]).apply(graph.model)
         found[f"reference {number}"] = (cut, float(entries[number]["measured_ms"]))
     return found
@@ -108,7 +108,7 @@ def rounds_of(whole_ms: float, launches: bool) -> tuple[int, int]:
         return (0, 0)
     if whole_ms > SLOW_MS:
         return (1, 2)
-    return (9, 15) if launches else (5, 9)
+    return (7, 13) if launches else (5, 9)
 
 
 def errors(rows: Sequence[dict[str, Any]], name: str) -> dict[str, float]:

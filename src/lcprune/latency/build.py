@@ -201,7 +201,7 @@ def measure_networks(
     arguments = tuple(batch_of(value, batch, backend.device) for value in example_inputs)
     before = {name: (model.training, next(model.parameters()).device) for name, model in networks.items()}
     # A GPU's own clock needs less time than the host's.
-    seconds = 0.02 if backend.launches else 10 * backend.moment
+    seconds = (20 if backend.launches else 10) * backend.moment
     large = backend.hoards and sum(value.nbytes for value in arguments if isinstance(value, torch.Tensor)) > _LARGE
     found: dict[str, float] = {}
     try:
