@@ -129,6 +129,10 @@ def test_a_fleet_of_cells_goes_on_where_it_stopped_and_ends_as_fit_does(bench: B
     assert bench.run(cells[0], time.time()) is False, "one step by itself"
     keys = [fleets.key_of(cell, bench.out) for cell in cells]
     assert keys[0] != keys[1] == keys[2], "it is elsewhere now"
+    damaged = bench.out / known[f"{NET}/tune/uniform-50/1"].name / "tuning" / "checkpoint.safetensors"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"no checkpoint")
+    assert fleets.key_of(known[f"{NET}/tune/uniform-50/1"], bench.out) is None
     assert fleets.do(bench, cells, math.inf) == dict.fromkeys(stopped, fleets.ALONE)
     assert fleets.do(bench, cells[1:], math.inf) == dict.fromkeys((cell.name for cell in cells[1:]), "done")
     assert bench.run(cells[0])

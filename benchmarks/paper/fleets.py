@@ -28,9 +28,13 @@ def key_of(cell: Cell, out: Path) -> Hashable | None:
     if cell.kind == "objective":
         return cell.kind, cell.network, cell.options["limit"]
     if cell.kind == "tune":
+        from lcprune.errors import TuneError
         from lcprune.tune.checkpoint import place_in
 
-        place = place_in(out / cell.name / "tuning" / "checkpoint.safetensors")
+        try:
+            place = place_in(out / cell.name / "tuning" / "checkpoint.safetensors")
+        except TuneError:  # damaged: by itself, where it says so
+            return None
         return cell.kind, cell.network, json.dumps(cell.options["recipe"], sort_keys=True), place
     return None
 

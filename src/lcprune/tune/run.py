@@ -130,9 +130,6 @@ class Run(Loop):
             checkpoint.save_weights(self.folder / "model.safetensors", self.model)
             write_json(self.folder / "result.json", self.summary())
 
-    def _end_epoch(self, checkpoint_seconds: float) -> None:
-        self.log.write(self._close_epoch(checkpoint_seconds))
-
     def _where(self) -> str:
         return f"; saved in {self.folder}" if self.folder else ""
 
@@ -156,8 +153,7 @@ class Run(Loop):
             "a warm-up may help."
         )
 
-    def _close_epoch(self, checkpoint_seconds: float) -> dict[str, Any]:
-        """Record the finished epoch, look at the validation split where due, checkpoint where due."""
+    def _end_epoch(self, checkpoint_seconds: float) -> None:
         place, recipe, stepper = self.place, self.recipe, self.stepper
         seconds = time.monotonic() - self.epoch_start
         done = self.feed.steps - self.epoch_first
@@ -187,7 +183,7 @@ class Run(Loop):
         place.history.append(record)
         if place.epoch == recipe.epochs or time.monotonic() - self.saved_at >= checkpoint_seconds:
             self._save()
-        return record
+        self.log.write(record)
 
     def _save(self) -> None:
         file = self._checkpoint_file()
