@@ -134,6 +134,8 @@ class Task:
         # One at a time is said by silence, as in records that were written before there was a choice.
         if search["search.together"] in (None, 1):
             del search["search.together"], search["search.asynchronous"]
+        if not search["search.redraw"]:
+            del search["search.redraw"]
         return {
             "weights": weights_fingerprint(self.graph.model),
             "images": None if self.samples is None else fingerprint(self.samples),

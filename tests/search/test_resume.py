@@ -124,3 +124,26 @@ def test_another_network_and_other_images_are_refused(plain, digits, tmp_path) -
         other[0][0].weight += 1e-6
     with pytest.raises(lcprune.SearchError, match="weights: "):
         lcprune.prune(other, digits.example, data=digits.train, resume=True, **settings)
+
+
+@pytest.mark.parametrize("algorithm", ["evolution", "random", "cmaes"])
+def test_candidates_that_select_a_network_seen_before_are_drawn_again(algorithm, plain, digits, tmp_path) -> None:
+    def run(redraw: int, **more):
+        # Few widths to choose from: many candidates select the same network.
+        search = Search(pool=6, iterations=24, sample=3, images=64, algorithm=algorithm, redraw=redraw)
+        options = {"data": digits.train, "graph": plain.graph, "multiple_of": 4, "progress": False, **more}
+        return lcprune.prune(plain.model, digits.example, macs=0.5, search=search, **options)
+
+    def networks(result) -> int:
+        return len({tuple(record.counts) for record in result.history})
+
+    off, on = run(0), run(20, run_dir=tmp_path)
+    assert len(off.history) == len(on.history) == 30
+    assert networks(off) < networks(on)
+    # It goes on from its records as if it had never stopped, and only with the same setting.
+    path = tmp_path / "search.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:16]))
+    again = run(20, run_dir=tmp_path, resume=True)
+    assert [record.beta for record in again.history] == [record.beta for record in on.history]
+    with pytest.raises(lcprune.errors.SearchError, match="redraw"):
+        run(3, run_dir=tmp_path, resume=True)

@@ -23,6 +23,8 @@ class Search:
         iterations: mutations after the first pool; `pool + iterations` candidates are judged in all.
         sample: members drawn from the pool (with replacement) to find a parent.
         mutate: share of the layers that one mutation changes, at least one layer.
+        redraw: how often a candidate that selects a network already seen in this search may be drawn again, since
+            judging that one again says nothing; 0 is the paper's algorithm.
         images: training images that the objective is measured on, drawn once.
         algorithm: "evolution" (the paper's), "random", or "cmaes" (needs the `cma` extra).
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
@@ -48,6 +50,7 @@ class Search:
     iterations: int = 336
     sample: int = 16
     mutate: float = 0.1
+    redraw: int = 0
     images: int = 3000
     algorithm: str = "evolution"
     form: str = "shift"
@@ -66,7 +69,7 @@ class Search:
     def __post_init__(self) -> None:
         for name in ("pool", "sample", "images", "finalists"):
             _at_least(name, getattr(self, name), 1)
-        for name in ("iterations", "tune_steps"):
+        for name in ("iterations", "tune_steps", "redraw"):
             _at_least(name, getattr(self, name), 0)
         for name in ("patience", "batch_size", "together"):
             if getattr(self, name) is not None:

@@ -123,6 +123,7 @@ class _Loop:
         self.search, self.full_loss, self.records = search, full_loss, records
         self.waiting: dict[int, _Candidate] = {}  # asked for and not told, in the order asked
         self.told: list[Record] = []
+        self.seen: set[tuple[int, ...]] = set()
         self.naive = math.inf
         self.best_at = 0
         self.planning = 0.0
@@ -137,10 +138,23 @@ class _Loop:
         started = time.perf_counter()
         if search.asynchronous or not self.waiting:
             while len(self.waiting) < together and self.sampler.asked < search.total and self.sampler.room:
-                iteration, beta = self.sampler.asked, self.sampler.ask()
-                self.waiting[iteration] = _Candidate(iteration, beta, self.select(beta))
+                candidate = self._draw()
+                self.waiting[candidate.iteration] = candidate
         self.planning += time.perf_counter() - started
         return bool(self.waiting)
+
+    def _draw(self) -> _Candidate:
+        """The next candidate; one that selects a network seen before is drawn again, as often as the settings allow."""
+        iteration, beta = self.sampler.asked, self.sampler.ask()
+        kept = self.select(beta)
+        # What was given to begin with is judged as it is.
+        for _ in range(self.search.redraw if iteration > len(self.sampler.start) else 0):
+            if _key(kept) not in self.seen:
+                break
+            beta = self.sampler.again()
+            kept = self.select(beta)
+        self.seen.add(_key(kept))
+        return _Candidate(iteration, beta, kept)
 
     def tell(self) -> Record:
         """Take the next candidate from the records or from the judges, and learn from it."""
@@ -192,6 +206,11 @@ class _Loop:
             cached=judged.cached,
             seconds=round(time.perf_counter() - self.began, 6),
         )
+
+
+def _key(kept: Kept) -> tuple[int, ...]:
+    """What tells selections apart: the order inside a group is always the same."""
+    return tuple(len(units) for units in kept)
 
 
 def _found(

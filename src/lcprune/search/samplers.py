@@ -49,6 +49,10 @@ class Sampler(ABC):
             return self.space.naive
         return self.start[self.asked - 2] if self.asked - 2 < len(self.start) else self._propose()
 
+    def again(self) -> FloatArray:
+        """Another candidate instead of the one that was asked for last."""
+        return self._propose()
+
     def tell(self, beta: FloatArray, loss: float) -> None:
         """Report the loss of a candidate; one that is not a number counts as infinite."""
         loss = float(loss) if math.isfinite(loss) else math.inf
@@ -136,6 +140,11 @@ class CmaEs(Sampler):
         if not own:
             self._waiting.append((beta, None))
         return beta
+
+    def again(self) -> FloatArray:
+        """Another draw from the same distribution; the last one takes no part in a generation."""
+        self._waiting.pop()
+        return self._propose()
 
     def _propose(self) -> FloatArray:
         point = self._cma.ask()
