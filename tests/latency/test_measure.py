@@ -77,3 +77,29 @@ def test_other_errors_are_not_swallowed_and_the_mode_is_put_back() -> None:
         latency.measure({}, torch.zeros(1, 3))
     with pytest.raises(LatencyError, match="batch_sizes"):
         latency.measure({"m": model}, torch.zeros(1, 4), (0,))
+
+
+@pytest.mark.parametrize(("own_size", "exported"), [(False, [1]), (True, [1, 4])])
+def test_networks_are_exported_with_one_sample_where_any_number_fits(own_size, exported, monkeypatch) -> None:
+    pytest.importorskip("onnxruntime")
+    from lcprune.latency.onnx import OnnxRuntime
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(16, 2)
+
+        def forward(self, x):
+            x = self.conv(x)
+            return self.head(x.view(len(x), 16) if own_size else x.flatten(1))
+
+    seen, export = [], OnnxRuntime._export
+
+    def record(self, network, x):
+        seen.append(len(x))
+        return export(self, network, x)
+
+    monkeypatch.setattr(OnnxRuntime, "_export", record)
+    networks = {"one": Network()}
+    found = latency.measure_networks(latency.make_backend("onnx", "cpu"), networks, (torch.zeros(1, 3, 4, 4),), 4)
+    assert seen == exported and found["one"] > 0

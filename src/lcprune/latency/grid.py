@@ -40,7 +40,7 @@ def measure_layer(backend: Backend, one: Operation, even: int = 1) -> Layer:
     def times(points: Sequence[Point], quick: bool) -> dict[Point, float]:
         least, most = (1, 3) if quick else (3, 9)
         if slow:
-            least, most = 1, (1 if quick else 3)
+            least = most = int(widest < 4 * _SLOW_MS)
         settings: dict[str, Any] = {"least": least, "most": most, "seconds": backend.moment / (2 if quick else 1)}
         if large:
             every = [medians(backend, {point: backend.layer(one, point)}, **settings) for point in points]
@@ -50,7 +50,7 @@ def measure_layer(backend: Backend, one: Operation, even: int = 1) -> Layer:
                 probes[point] = backend.layer(one, point)
         return medians(backend, {point: probes[point] for point in points}, **settings)
 
-    slow = False
+    slow, widest = False, 0.0
     full = one.full
     # Not all in turns, if they would not fit into memory together.
     large = backend.hoards and 4 * sum(math.prod(shape) for shape in one.shapes_at(full)) > _LARGE
@@ -81,6 +81,8 @@ def _curve(
     def at(value: int) -> Point:
         return tuple(value if index == width else whole for index, whole in enumerate(full))
 
+    if slow:
+        return tuple(_first_grid(size, slow, even))
     parts = kinds(_first_grid(size, slow, even), even)
     first = times([at(value) for part in parts for value in part], True)
     uneven = _TOLERANCE * first[at(size)]
@@ -90,9 +92,8 @@ def _curve(
         known = {value: first[at(value)] for value in part}
         # A stretch whose ends take the same time cannot hide a step.
         pending = [(low, high) for low, high in itertools.pairwise(part) if abs(known[high] - known[low]) > uneven]
-        finest = max(1, size // 8) if slow else step
         while pending and len(known) < _MOST // len(parts):
-            middles = {_middle(low, high, step): (low, high) for low, high in pending if high - low > finest}
+            middles = {_middle(low, high, step): (low, high) for low, high in pending if high - low > step}
             if not middles:
                 break
             measured = times([at(value) for value in middles], True)

@@ -71,13 +71,28 @@ class OnnxRuntime(Backend):
 
     def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Callable[[], Any]:
         (x,) = inputs
-        network = copy.deepcopy(model).cpu().eval()
-        exported = self._export(network, x)
-        options = self._options()
-        session = self._runtime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
-        return self._bound(session, {session.get_inputs()[0].name: x.detach().cpu().float().numpy()})
+        network, x = copy.deepcopy(model).cpu().eval(), x.detach().cpu().float()
+        if len(x) > 1:
+            # The exporter runs the network: with one sample that takes a moment, and most files are of any batch size.
+            try:
+                return self._run(self._with_batch(self._export(network, x[:1]), len(x)), x)
+            except Exception:  # the sample's size is written into the file; whatever it says about that
+                pass
+        return self._run(self._export(network, x), x)
 
     # -- whole networks -----------------------------------------------------------------------------------------
+
+    def _run(self, exported: bytes, x: torch.Tensor) -> Callable[[], Any]:
+        session = self._runtime.InferenceSession(exported, self._options(), providers=["CPUExecutionProvider"])
+        return self._bound(session, {session.get_inputs()[0].name: x.numpy()})
+
+    def _with_batch(self, exported: bytes, batch: int) -> bytes:
+        """The file of a network for one sample, made one for `batch`; if that cannot be, the runtime refuses it."""
+        model = self._onnx.load_from_string(exported)
+        del model.graph.value_info[:]
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = batch
+        return bytes(model.SerializeToString())
 
     def _export(self, network: nn.Module, x: torch.Tensor) -> bytes:
         """The network as a file; the tracing exporter is ten times faster, the other one knows more operators."""
