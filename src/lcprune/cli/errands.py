@@ -23,10 +23,12 @@ from torch.utils import _pytree as pytree
 from lcprune.cli.study import ORIGINAL, Study, label, slug, trial
 from lcprune.engine import LocalEngine, RayEngine
 from lcprune.engine.worker import own_device
+from lcprune.errors import TuneError
 from lcprune.files import write_json
 from lcprune.mirror import Mirror
 from lcprune.runs import Run
 from lcprune.search import Record
+from lcprune.tune import fit_fleet
 
 logger = logging.getLogger("lcprune")
 
@@ -82,10 +84,37 @@ def run_errands(study: Study, errands: Sequence[Errand]) -> list[dict[str, Any]]
     if isinstance(study.engine, RayEngine):
         _send(study, study.engine, left)
     else:
+        _tune_together(study, [errand for errand in left if errand.plan is not None])
         for errand in left:
             errand.run(study)
     rows = [study.done(errand.name, errand.seed) for errand in errands]
     return [row for row in rows if row is not None]
+
+
+def _tune_together(study: Study, errands: Sequence[Errand]) -> None:
+    """Tune networks as one fleet, where that is faster; each one's own tuning then finds itself done."""
+    if study.recipe is None or study.dataset is None or len(errands) < 2 or not _fleets_pay(study.device):
+        return
+    logger.info("%d networks: tuning for %d epochs, as one", len(errands), study.recipe.epochs)
+    try:
+        fit_fleet(
+            study.network.model,
+            [errand.plan for errand in errands],
+            study.dataset,
+            study.recipe,
+            seeds=[study.recipe.seed + errand.seed for errand in errands],
+            run_dirs=[study.run.file(errand.folder, "tuning") for errand in errands],
+            device=study.device,
+            teacher=study.teacher(),
+            resume=True,
+            progress=study.progress,
+        )
+    except TuneError as error:
+        logger.info("not as one but one by one: %s", error)
+
+
+def _fleets_pay(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def make_network(study: Study, method: str, limits: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:

@@ -179,19 +179,22 @@ class Study:
         assert self.recipe is not None and self.dataset is not None
         recipe = replace(self.recipe, seed=self.recipe.seed + seed)
         logger.info("%s: tuning for %d epochs", trial(name, seed), recipe.epochs)
-        teacher = copy.deepcopy(self.network.model) if recipe.distill > 0 else None
         result = fit(
             model,
             self.dataset,
             recipe,
             run_dir=folder,
             resume=True,
-            teacher=teacher,
+            teacher=self.teacher(),
             progress=self.progress,
             device=self.device,
         )
         model.eval()
         return epoch_rows(name, result.history)
+
+    def teacher(self) -> nn.Module | None:
+        """The network to imitate while tuning, if the recipe wants one."""
+        return copy.deepcopy(self.network.model) if self.recipe is not None and self.recipe.distill > 0 else None
 
     def batches(self, seed: int) -> Any:
         """Training images for metrics and search, drawn with the seed."""
