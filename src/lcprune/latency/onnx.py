@@ -6,6 +6,7 @@ import copy
 import io
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ class OnnxRuntime(Backend):
                 f"{error.name} is not installed; it comes with: pip install lcprune[onnx]"
             ) from None
         self._onnx, self._runtime = onnx, onnxruntime
+        self._one_pool = _share_threads(onnxruntime)
         self._deliveries: dict[tuple[int, ...], Callable[[], Any]] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -199,9 +201,28 @@ class OnnxRuntime(Backend):
 
     def _options(self) -> Any:
         options = self._runtime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
+        if self._one_pool:
+            options.use_per_session_threads = False
+        else:
+            options.intra_op_num_threads = torch.get_num_threads()
+            options.add_session_config_entry("session.force_spinning_stop", "1")
         return options
+
+
+@cache
+def _share_threads(runtime: Any) -> bool:
+    """Let all sessions have the same threads; whether that could be done.
+
+    A session's own threads go on looking for work after a run, in the way of the next session; told to stop, they must
+    be woken at every run. One set of threads for all is what a network that runs by itself has. Older versions do not
+    know how, and nor does any version once a session exists.
+    """
+    try:
+        runtime.set_global_thread_pool_sizes(torch.get_num_threads(), 1)
+    except Exception:  # whatever it is: then each has its own
+        return False
+    return True
 
 
 def need_float32(precision: str) -> None:
