@@ -41,6 +41,7 @@ from latency_predictions import predictions
 from latency_tables import PAGE, summary, with_tables
 
 from lcprune.files import write_json
+from lcprune.latency import share_threads
 from lcprune.latency.backends import device_name
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,8 @@ def main() -> None:
         PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    if arguments.device == "cpu":
+        share_threads()
     out = arguments.out or ROOT / "benchmarks" / "results" / f"latency-{arguments.device}.json"
     record = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {"pieces": {}}
     record.update(machine(arguments.device))

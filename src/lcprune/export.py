@@ -105,7 +105,9 @@ def _onnx(network: nn.Module, inputs: Tensor, expected: Tensor, target: Path, pl
                 external_data=False,
                 verbose=False,
             )
-        session = onnxruntime.InferenceSession(str(temporary), providers=["CPUExecutionProvider"])
+        from lcprune.latency.onnx import session_options
+
+        session = onnxruntime.InferenceSession(str(temporary), session_options(), providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         outputs = [torch.from_numpy(session.run(None, {name: part.numpy()})[0]) for part in (inputs, inputs[:1])]
         return _compare("ONNX Runtime", outputs, expected)

@@ -10,6 +10,7 @@ from lcprune.latency.build import cache_folder, measure_networks, measure_table
 from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.limit import LatencyOutcome, parse_latency
 from lcprune.latency.measure import OUT_OF_MEMORY, LatencyRecord, measure
+from lcprune.latency.onnx import share_threads
 from lcprune.latency.predict import Predictor
 from lcprune.latency.table import Table, blank
 
@@ -29,4 +30,5 @@ __all__ = [
     "measure_networks",
     "measure_table",
     "parse_latency",
+    "share_threads",
 ]

@@ -6,7 +6,6 @@ import copy
 import io
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,6 @@ class OnnxRuntime(Backend):
                 f"{error.name} is not installed; it comes with: pip install lcprune[onnx]"
             ) from None
         self._onnx, self._runtime = onnx, onnxruntime
-        self._one_pool = _share_threads(onnxruntime)
         self._deliveries: dict[tuple[int, ...], Callable[[], Any]] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -85,7 +83,7 @@ class OnnxRuntime(Backend):
     # -- whole networks -----------------------------------------------------------------------------------------
 
     def _run(self, exported: bytes, x: torch.Tensor) -> Callable[[], Any]:
-        session = self._runtime.InferenceSession(exported, self._options(), providers=["CPUExecutionProvider"])
+        session = self._runtime.InferenceSession(exported, session_options(), providers=["CPUExecutionProvider"])
         return self._bound(session, {session.get_inputs()[0].name: x.numpy()})
 
     def _with_batch(self, exported: bytes, batch: int) -> bytes:
@@ -181,7 +179,7 @@ class OnnxRuntime(Backend):
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)])
         model.ir_version = 9
         data = model.SerializeToString()
-        session = self._runtime.InferenceSession(data, self._options(), providers=["CPUExecutionProvider"])
+        session = self._runtime.InferenceSession(data, session_options(), providers=["CPUExecutionProvider"])
         return self._bound(session, {name: np.ones(shape, np.float32) for name, shape in inputs.items()})
 
     def _bound(self, session: Any, values: dict[str, Any]) -> Callable[[], Any]:
@@ -199,30 +197,37 @@ class OnnxRuntime(Backend):
         run()
         return run
 
-    def _options(self) -> Any:
-        options = self._runtime.SessionOptions()
-        options.log_severity_level = 3
-        if self._one_pool:
-            options.use_per_session_threads = False
-        else:
-            options.intra_op_num_threads = torch.get_num_threads()
-            options.add_session_config_entry("session.force_spinning_stop", "1")
-        return options
+
+def session_options() -> Any:
+    """What sessions of ONNX Runtime are made with."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if _POOL:
+        options.use_per_session_threads = False
+    else:
+        # A session's own threads go on looking for work after a run, in the way of the next session.
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
 
 
-@cache
-def _share_threads(runtime: Any) -> bool:
-    """Let all sessions have the same threads; whether that could be done.
+def share_threads() -> None:
+    """Let all sessions of ONNX Runtime in this process have the same threads, for steadier latencies of small networks.
 
-    A session's own threads go on looking for work after a run, in the way of the next session; told to stop, they must
-    be woken at every run. One set of threads for all is what a network that runs by itself has. Older versions do not
-    know how, and nor does any version once a session exists.
+    Threads of a session's own must be woken at every run. With one set for all, as a network that runs by itself has,
+    layers and networks are timed alike. For processes that do nothing else: it must come before the first session, and
+    from then on ONNX Runtime refuses sessions without `use_per_session_threads = False`.
     """
-    try:
-        runtime.set_global_thread_pool_sizes(torch.get_num_threads(), 1)
-    except Exception:  # whatever it is: then each has its own
-        return False
-    return True
+    global _POOL
+    import onnxruntime
+
+    onnxruntime.set_global_thread_pool_sizes(torch.get_num_threads(), 1)
+    _POOL = True
+
+
+_POOL = False
 
 
 def need_float32(precision: str) -> None:
