@@ -15,7 +15,7 @@ import pytest
 
 COMMAND = [sys.executable, "-m", "lcprune", "prune"]
 SETTINGS = [
-    "--macs", "50%", "--epochs", "12", "--device", "cpu", "--no-report", "--set", "search.pool=8",
+    "--macs", "50%", "--epochs", "36", "--device", "cpu", "--no-report", "--set", "search.pool=8",
     "--set", "search.iterations=8", "--set", "search.images=256",
 ]  # fmt: skip
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
