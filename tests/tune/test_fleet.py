@@ -69,7 +69,7 @@ def together(network: nn.Module, plans: list[Plan], digits: Dataset, **more: obj
 
 def test_gradients_are_those_of_the_cuts(network: nn.Module, plans: list[Plan]) -> None:
     whole = copy.deepcopy(network).double()
-    fleet, cuts = fleet_network(whole, 3, False).train(), [plan.apply(whole).train() for plan in plans]
+    fleet, cuts = fleet_network(whole, 3).train(), [plan.apply(whole).train() for plan in plans]
     layouts = [Layout(whole, plan) for plan in plans]
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(3, 5, 1, 8, 8, dtype=torch.float64, generator=generator)

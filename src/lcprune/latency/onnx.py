@@ -219,11 +219,18 @@ def share_threads() -> None:
     Threads of a session's own must be woken at every run. With one set for all, as a network that runs by itself has,
     layers and networks are timed alike. For processes that do nothing else: it must come before the first session, and
     from then on ONNX Runtime refuses sessions without `use_per_session_threads = False`.
+
+    Raises:
+        MissingDependencyError: ONNX Runtime is not installed, or too old to share threads.
     """
     global _POOL
-    import onnxruntime
-
-    onnxruntime.set_global_thread_pool_sizes(torch.get_num_threads(), 1)
+    try:
+        from onnxruntime import set_global_thread_pool_sizes
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"no ONNX Runtime that can share threads ({error}); a new one comes with: pip install -U lcprune[onnx]"
+        ) from None
+    set_global_thread_pool_sizes(torch.get_num_threads(), 1)
     _POOL = True
 
 

@@ -22,13 +22,12 @@ from lcprune.tune.fleet import functions
 from lcprune.tune.fleet.modules import FleetBatchNorm2d, FleetConv2d, FleetLinear, conv_norm
 
 
-def fleet_network(original: nn.Module, members: int, fuse: bool = True) -> nn.Module:
+def fleet_network(original: nn.Module, members: int) -> nn.Module:
     """A network that is many: same names, every parameter and buffer with a leading dimension of members.
 
     Args:
         original: the network; not changed.
         members: how many.
-        fuse: on a GPU in bfloat16, join convolution, batch norm, addition and ReLU.
 
     Returns:
         A network for images (members * batch, channels, height, width), the first member's batch first. Every member
@@ -43,14 +42,13 @@ def fleet_network(original: nn.Module, members: int, fuse: bool = True) -> nn.Mo
         if not name:
             return made
         setattr(network.get_submodule(parent), last, made)
-    if fuse:
-        try:
-            graph = fx.Tracer().trace(original)
-        except Exception:  # whatever a forward may raise when it meets a proxy: such a network runs layer by layer
-            return network
-        runner = _Runner(network, graph)
-        if runner.joined:
-            network.forward = runner.forward  # type: ignore[method-assign]
+    try:
+        graph = fx.Tracer().trace(original)
+    except Exception:  # whatever a forward may raise when it meets a proxy: such a network runs layer by layer
+        return network
+    runner = _Runner(network, graph)
+    if runner.joined:
+        network.forward = runner.forward  # type: ignore[method-assign]
     return network
 
 

@@ -80,7 +80,7 @@ def norm_gradient(
     compiled(_norm_sums)[grid](dz, y, z, scaled, seen, part, rows, members, each, top, mask, channels, block, wide)
     made = torch.empty((4, members, channels), dtype=torch.float32, device=y.device)
     compiled(_norm_factors)[(members, triton.cdiv(channels, 16))](
-        part, weight, seen, made, grid[0], channels, members, rows, 128, 16
+        part, seen, made, grid[0], channels, members, rows, 128, 16
     )
     dy = torch.empty_like(y, memory_format=LAST)
     # Where a ReLU is between, what was added has another gradient than the result.
@@ -188,7 +188,7 @@ def _norm_sums(  # type: ignore[no-untyped-def]
 
 
 def _norm_factors(  # type: ignore[no-untyped-def]
-    part, weight, seen, made, blocks, channels, members, count, ROWS: tl.constexpr, WIDE: tl.constexpr
+    part, seen, made, blocks, channels, members, count, ROWS: tl.constexpr, WIDE: tl.constexpr
 ):
     member = tl.program_id(0)
     c = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
