@@ -57,6 +57,7 @@ class Scale:
         pool, iterations, images: of a search.
         epochs: of fine-tuning.
         long: of tuning our best.
+        longest: of tuning the one of them that is also tuned on all training images.
         from_scratch: epochs of the other networks' baselines.
         brief: epochs of the objectives' tuning.
         looks: steps of it after which the network is judged.
@@ -80,6 +81,7 @@ class Scale:
     images: int = 3000
     epochs: int = 20
     long: int = 40
+    longest: int = 120
     from_scratch: int = 60
     brief: int = 4
     looks: tuple[int, ...] = (50, 200)
@@ -112,6 +114,7 @@ TINY = Scale(
     images=64,
     epochs=2,
     long=3,
+    longest=4,
     from_scratch=2,
     brief=1,
     looks=(1, 3),
@@ -343,6 +346,15 @@ def _best(scale: Scale) -> Iterator[Cell]:
             options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
             options.update(recipe=recipe, test=False)
             yield Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
+    # One of them for longer, and its twin on all training images, which no validation image can judge.
+    method = "each" if "each" in sources else "sweep"
+    source, plan = sources[method]
+    name, recipe = f"{method}-longest-distilled", {**better, **distil, "epochs": scale.longest}
+    options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
+    options |= {"recipe": recipe, "test": False}
+    yield Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
+    options = {**options, "all_images": True}
+    yield Cell(f"{network}/final/{name}/1", "tune", network, 1, (source,), ("best",), options)
 
 
 def _rivals(scale: Scale) -> Iterator[Cell]:

@@ -35,7 +35,8 @@ def key_of(cell: Cell, out: Path) -> Hashable | None:
             place = place_in(out / cell.name / "tuning" / "checkpoint.safetensors")
         except TuneError:  # damaged: by itself, where it says so
             return None
-        return cell.kind, cell.network, json.dumps(cell.options["recipe"], sort_keys=True), place
+        recipe = json.dumps(cell.options["recipe"], sort_keys=True)
+        return cell.kind, cell.network, recipe, cell.options.get("all_images", False), place
     return None
 
 
@@ -96,7 +97,7 @@ def _tune(bench: Bench, cells: Sequence[Cell], deadline: float) -> dict[str, str
     results = tune.fit_fleet(
         members[0].full,
         [member.plan for member in members],
-        bench.dataset,
+        members[0].dataset,
         members[0].recipe,
         models=[member.model for member in members],
         seeds=[member.recipe.seed for member in members],

@@ -205,7 +205,10 @@ def table_best(store: Store) -> str:
         recipe = store.cells[row["cell"]]["recipe"]
         words = f"{recipe['epochs']} epochs, {recipe['schedule']} from {recipe['lr']:g}"
         words += f", distilled {recipe['distill']:g}" if recipe["distill"] else ""
-        final = f"{100 * best['test_accuracy']:.2f}" if best and best["chosen"] == row["cell"] else ""
+        final = ""
+        if best and best["chosen"] == row["cell"]:
+            final = f"{100 * best['test_accuracy']:.2f}"
+            final += " (tuned likewise on all training images)" if best["final"] != best["chosen"] else ""
         lines.append(
             [row["method"], words, f"{100 * row['macs_share']:.1f} %", f"{100 * row['val_accuracy']:.2f}", final]
         )

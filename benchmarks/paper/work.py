@@ -10,8 +10,8 @@ import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,11 @@ class Bench:
         self.network = cache(self._network)
         self.graph = cache(self._graph)
         self.dataset: Dataset = data.load(spec, seed=0, val=scale.val)
+
+    @cached_property
+    def all_images(self) -> Dataset:
+        """With the validation images among those of training too."""
+        return replace(data.load(self.spec, seed=0, val=0), val=self.dataset.val)
 
     def run(self, cell: Cell, deadline: float = math.inf) -> bool:
         """Do a cell, or go on with it; False if time ran out first.
@@ -154,21 +159,7 @@ def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None
     torch.manual_seed(0)
     model = models.build(cell.network, num_classes=bench.dataset.num_classes)
     recipe = tune.recipe("baseline", **{"eval_every": 5, **bench.training, **cell.options["recipe"]})
-    if bench.device.type == "cuda":  # as a fleet of one, whose kernels are made for thin layers
-        (result,) = tune.fit_fleet(
-            copy.deepcopy(model),
-            [lcprune.trace(model, models.example_input(cell.network)).plan({})],
-            bench.dataset,
-            recipe,
-            models=[model],
-            run_dirs=[run.file("tuning")],
-            device=bench.device,
-            resume=True,
-            progress=False,
-            max_seconds=seconds_until(deadline),
-        )
-    else:
-        result = _fit(bench, model, recipe, run.file("tuning"), deadline)
+    result = _fit(bench, model, bench.dataset, recipe, run.file("tuning"), deadline)
     if not result.finished:
         return None
     save_weights(run.file("model.safetensors"), model)
@@ -251,6 +242,7 @@ class Tuning:
         options, self.bench, self.cell, self.run = cell.options, bench, cell, run
         self.plan = lcprune.Plan.load(bench.out / cell.needs[0] / "plans" / f"{options['plan']}.json")
         self.full = bench.network(cell.network)
+        self.dataset = bench.all_images if options.get("all_images") else bench.dataset
         self.model = self.begin()
         changes = {"eval_every": 10, "seed": cell.trial, **bench.training, **options["recipe"]}
         self.recipe = tune.recipe("finetune", **changes)
@@ -271,7 +263,8 @@ class Tuning:
         row = bench.row(self.cell, options["method"], options["limit"], options["resource"], plan)
         before = self.begin()
         row |= {f"{name}_before": value for name, value in bench.judge(before, "val", "val_").items()}
-        row |= bench.judge(model, "val", "val_")
+        if self.dataset is bench.dataset:  # else it was trained on the validation images
+            row |= bench.judge(model, "val", "val_")
         if options.get("test", True):
             row |= {f"{name}_before": value for name, value in bench.judge(before, "test", "").items()}
             row |= bench.judge(model, "test", "")
@@ -285,7 +278,7 @@ class Tuning:
 def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
     """Fine-tune one network of a frontier, judge it, keep it."""
     one = Tuning(bench, cell, run)
-    result = _fit(bench, one.model, one.recipe, run.file("tuning"), deadline, one.teacher())
+    result = _fit(bench, one.model, one.dataset, one.recipe, run.file("tuning"), deadline, one.teacher())
     return one.judged(result) if result.finished else None
 
 
@@ -305,11 +298,17 @@ def method(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | Non
 
 
 def _fit(
-    bench: Bench, model: nn.Module, recipe: tune.Recipe, place: Path, deadline: float, teacher: nn.Module | None = None
+    bench: Bench,
+    model: nn.Module,
+    dataset: Dataset,
+    recipe: tune.Recipe,
+    place: Path,
+    deadline: float,
+    teacher: nn.Module | None = None,
 ) -> tune.FitResult:
     return tune.fit(
         model,
-        bench.dataset,
+        dataset,
         recipe,
         run_dir=place,
         resume=True,
