@@ -37,7 +37,8 @@ def digits() -> Dataset:
 def network(digits: Dataset) -> nn.Module:
     torch.manual_seed(0)
     model = models.build("digits_resnet")
-    return tune.fit(model, digits, tune.recipe("baseline", epochs=3, batch_size=128), progress=False).model.eval()
+    recipe = tune.recipe("baseline", epochs=3, batch_size=128)
+    return tune.fit(model, digits, recipe, progress=False, device="cpu").model.eval()
 
 
 @pytest.fixture(scope="module")
