@@ -93,10 +93,10 @@ def judge(
 
 
 def references(graph: Any, table: latency.Table, width: int) -> dict[str, tuple[Any, float]]:
-    """Networks that corrected the table, and what they took then: the whole one and, unless slow, two cut ones."""
+    """Networks that corrected the table, and what they took then: the whole one and two cut ones."""
     entries = [entry for entry in table.calibration if entry["multiple_of"] == width]
     found = {"whole": (graph.model, float(entries[0]["measured_ms"]))}
-    for number in (3, 6) if len(entries) > 6 else ():
+    for number in (3, 6):
         cut = graph.plan([np.arange(count) for count in entries[number]["kept"]]).apply(graph.model)
         found[f"reference {number}"] = (cut, float(entries[number]["measured_ms"]))
     return found

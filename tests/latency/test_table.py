@@ -173,6 +173,8 @@ def test_offset_and_factor() -> None:
     many = np.arange(1.0, 10.0)
     disturbed = fit(many, (0.5 + 1.5 * many) * np.where(many == 7, 1.4, 1.0))
     assert (disturbed.offset, disturbed.factor) == (pytest.approx(0.5, rel=0.03), pytest.approx(1.5, rel=0.01))
+    # Narrow networks may gain more than their layers do by themselves, up to a point.
+    assert fit(many, 1.5 * many - 0.25).offset == pytest.approx(-0.25)
     # Noise that would make wider networks faster is not believed.
     assert fit(np.array([1.0, 2.0]), np.array([2.0, 1.0])).factor > 0
     assert fit(np.array([1.0, 2.0]), np.array([0.5, 1.5])).offset == 0
