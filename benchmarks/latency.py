@@ -16,7 +16,7 @@ A piece is one network, backend and batch size, of one kind:
 
 Pieces that the file has are not measured again, so a run that was stopped, or ran out of `--minutes`, goes on;
 `--again` measures them anew. Weights are random where only time is measured. Networks that take more than 300 ms are
-measured two or three times, those that take more than 1.5 s once, after a first run; `measurements` in the record says
+measured two or three times, those that take more than 1.5 s twice, after a first run; `measurements` in the record says
 how many rounds there were after that.
 """
 

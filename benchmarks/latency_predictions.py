@@ -17,7 +17,7 @@ from lcprune.search import Space
 from lcprune.select import Limits, Ranking
 from lcprune.task import Kept
 
-# Networks that take longer are measured fewer times, and at widths of any kind only; very slow ones are run twice.
+# Networks that take longer are measured fewer times, and at widths of any kind only; very slow ones twice.
 SLOW_MS, VERY_SLOW_MS = 300.0, 1500.0
 TOGETHER = 10  # networks that are measured in turns with the whole one
 
@@ -105,7 +105,7 @@ def references(graph: Any, table: latency.Table, width: int) -> dict[str, tuple[
 def rounds_of(whole_ms: float, launches: bool) -> tuple[int, int]:
     """Fewest and most rounds of measuring after the first; more where the host counts, which is unsteady."""
     if whole_ms > VERY_SLOW_MS:
-        return (0, 0)
+        return (1, 1)
     if whole_ms > SLOW_MS:
         return (1, 2)
     return (7, 13) if launches else (5, 9)

@@ -40,7 +40,7 @@ def measure_layer(backend: Backend, one: Operation, even: int = 1) -> Layer:
     def times(points: Sequence[Point], quick: bool) -> dict[Point, float]:
         least, most = (1, 3) if quick else (3, 9)
         if slow:
-            least = most = int(widest < 4 * _SLOW_MS)
+            least = most = 2 if widest < 4 * _SLOW_MS else 1
         settings: dict[str, Any] = {"least": least, "most": most, "seconds": backend.moment / (2 if quick else 1)}
         if large:
             every = [medians(backend, {point: backend.layer(one, point)}, **settings) for point in points]
