@@ -69,7 +69,7 @@ def test_from_photographs_to_the_table(
     page = birds_cells.table_birds(Store(tmp_path / "results"))
     for row in store.rows("results", "birds/tune/"):
         assert row["macs_share"] <= 0.51 and f"{100 * row['accuracy']:.2f} (1)" in page
-    assert page.count("(1)") == 9 and "80.22" in page
+    assert page.count("(1)") == 11 and "80.22" in page
     assert "(chosen)" in birds_cells.table_rates(store)
     assert len(store.rows("search", "birds/cuts/1")) == TINY.pool + TINY.iterations
     assert tables.TABLES["birds"](Store(tmp_path / "empty")).count(MISSING) >= 4

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paper import best, figures, fleets, objectives, tables
-from paper.cells import PAPER, TINY, Cell, chosen, registry
+from paper.cells import Cell, chosen, registry
 from paper.run import Queue
+from paper.scale import PAPER, TINY
 from paper.store import Store, fold, unfold
 from paper.work import Bench, Tuning
 from torch import nn

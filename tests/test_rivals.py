@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 from paper import figures, rivals
-from paper.cells import TINY, registry
+from paper.cells import registry
+from paper.scale import TINY
 from paper.store import Store
 from paper.work import Bench, Tuning
 

@@ -23,7 +23,8 @@ import torch  # noqa: E402
 import lcprune  # noqa: E402
 from lcprune.files import write_json  # noqa: E402
 from lcprune.runs import Run  # noqa: E402
-from paper.cells import PAPER, TINY, Scale, registry  # noqa: E402
+from paper.cells import registry  # noqa: E402
+from paper.scale import PAPER, TINY, Scale  # noqa: E402
 from paper.store import RESULTS  # noqa: E402
 from paper.work import Bench, is_done  # noqa: E402
 

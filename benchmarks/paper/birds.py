@@ -122,15 +122,16 @@ class Bench:
     def cuts(self, cell: Cell, run: Run) -> Summary:
         """One search at the limit; the networks judged on validation images."""
         scale, limit = self.scale, self.scale.limit
-        settings = lcprune.Search(
-            pool=scale.pool, iterations=scale.iterations, images=scale.images, precision=self.precision
-        )
+        anew = cell.options.get("recalibrate", False)
+        sizes = {"pool": scale.pool, "iterations": scale.iterations, "images": scale.images}
+        settings = lcprune.Search(**sizes, precision=self.precision, recalibrate=anew)
         found = lcprune.pareto(
             self.baseline,
             self.example,
             data=self._images(cell.trial),
             macs=[limit],
             learn="each",
+            compare=("lcp",) if anew else ("lcp", "naive", "uniform"),
             multiple_of=1,
             seed=cell.trial,
             search=settings,
@@ -167,7 +168,8 @@ class Bench:
 
     def tune(self, cell: Cell, run: Run) -> Summary:
         """Tune one of the cut networks, judge it before and after."""
-        plan = lcprune.Plan.load(self.out / cell.needs[0] / "plans" / f"{cell.options['method']}.json")
+        name = cell.options.get("plan", cell.options["method"])
+        plan = lcprune.Plan.load(self.out / cell.needs[0] / "plans" / f"{name}.json")
         return self._tuned(cell, run, plan, plan.apply(self.baseline))
 
     def single_filter(self, cell: Cell, run: Run) -> Summary:

@@ -22,7 +22,8 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 import lcprune  # noqa: E402
 from lcprune.files import atomic_write, write_json  # noqa: E402
 from lcprune.runs import Run  # noqa: E402
-from paper.cells import PAPER, TINY, percent  # noqa: E402
+from paper.cells import percent  # noqa: E402
+from paper.scale import PAPER, TINY  # noqa: E402
 from paper.work import Bench, is_done  # noqa: E402
 
 

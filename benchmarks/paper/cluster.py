@@ -23,7 +23,8 @@ sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
 
 from lcprune.engine import RayEngine  # noqa: E402
 from lcprune.mirror import Mirror  # noqa: E402
-from paper.cells import DONE, PAPER, TINY, Cell, chosen, registry  # noqa: E402
+from paper.cells import DONE, Cell, chosen, registry  # noqa: E402
+from paper.scale import PAPER, TINY  # noqa: E402
 
 
 def main() -> None:
@@ -64,7 +65,8 @@ def work(item: tuple[tuple[str, str, bool, str], Any, str, tuple[str, ...]]) -> 
         sys.path.insert(0, benchmarks)
     # Imported, not sent along: so a process keeps data and networks from one cell to the next.
     from paper import cluster
-    from paper.cells import PAPER, TINY, registry
+    from paper.cells import registry
+    from paper.scale import PAPER, TINY
 
     bench = cluster.bench(spec, tiny, precision)
     for need in needs:

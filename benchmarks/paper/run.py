@@ -28,9 +28,10 @@ from pathlib import Path
 BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
 
-from paper.cells import DONE, PAPER, TINY, Cell, chosen, registry  # noqa: E402
+from paper.cells import DONE, Cell, chosen, registry  # noqa: E402
 from paper.fleets import AGAIN, ALONE, key_of  # noqa: E402
 from paper.pack import pack  # noqa: E402
+from paper.scale import PAPER, TINY  # noqa: E402
 from paper.workers import Mps, Worker  # noqa: E402
 
 # A cell that leaves nothing behind when it is stopped is not begun with less time than it usually takes on a GPU, and

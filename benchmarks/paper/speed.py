@@ -39,7 +39,7 @@ def process(options: argparse.Namespace, orders: Any, answers: Any) -> None:
     from lcprune.tune.distributed import join
     from lcprune.tune.fleet.fit import make_fleet
     from lcprune.tune.run import Run
-    from paper.cells import PAPER, TINY
+    from paper.scale import PAPER, TINY
     from paper.work import Bench
 
     torch.set_num_threads(1)

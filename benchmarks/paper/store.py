@@ -14,7 +14,8 @@ from typing import Any
 
 from lcprune.files import atomic_write
 from lcprune.runs import RECORDS
-from paper.cells import DONE, PAPER, Scale
+from paper.cells import DONE
+from paper.scale import PAPER, Scale
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = ("results", "schedule", "search", "metric", "training", "objective")

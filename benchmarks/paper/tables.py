@@ -23,9 +23,10 @@ sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
 from lcprune.files import atomic_write  # noqa: E402
 from lcprune.report.tables import markdown  # noqa: E402
 from paper import birds_cells, objectives  # noqa: E402
-from paper.cells import PAPER, TINY, chosen, percent, registry  # noqa: E402
+from paper.cells import chosen, percent, registry  # noqa: E402
 from paper.resnet50_latency import table_3  # noqa: E402
 from paper.rivals import table_rivals  # noqa: E402
+from paper.scale import PAPER, TINY  # noqa: E402
 from paper.store import MISSING, RESULTS, SPEED, Row, Store, accuracy  # noqa: E402
 
 PAGE = BENCHMARKS.parent / "docs" / "results.md"
@@ -106,6 +107,17 @@ def table_others(store: Store) -> str:
             cells = [accuracy(tuned(store, network, method, limit)) for method in ("uniform", "naive", "lcp")]
             lines.append([network, accuracy(whole), f"{percent(limit)} %", *cells])
     return markdown(["network", "baseline", "MACs", "uniform", "naive", "LcP"], lines)
+
+
+def table_anew(store: Store) -> str:
+    """Searches whose candidates get new batch-norm statistics, where all cut networks are at chance."""
+    lines = []
+    for network, limits in {store.network: store.scale.tight, **store.scale.others}.items():
+        plain = "each" if network == store.network else "lcp"
+        for limit in limits:
+            cells = [accuracy(tuned(store, network, method, limit)) for method in ("uniform", "naive", plain, "anew")]
+            lines.append([network, f"{percent(limit)} %", *cells])
+    return markdown(["network", "MACs", "uniform", "naive", "LcP, loss as cut", "LcP, new statistics"], lines)
 
 
 def table_params(store: Store) -> str:
@@ -247,6 +259,7 @@ TABLES: dict[str, Callable[[Store], str]] = {
     "rivals": table_rivals,
     "before": table_before,
     "others": table_others,
+    "anew": table_anew,
     "params": table_params,
     "metrics": table_metrics,
     "floors": table_floors,

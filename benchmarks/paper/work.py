@@ -28,7 +28,8 @@ from lcprune.files import write_json
 from lcprune.runs import Run
 from lcprune.storage import PLAN
 from lcprune.tune.checkpoint import save_weights
-from paper.cells import DONE, Cell, Scale, percent
+from paper.cells import DONE, Cell, percent
+from paper.scale import Scale
 
 
 class Bench:
@@ -110,7 +111,8 @@ class Bench:
         """Settings of a search at this scale."""
         scale = self.scale
         known = {"pool": scale.pool, "iterations": scale.iterations, "images": scale.images}
-        return lcprune.Search(**{**known, "precision": self.precision, **changes})
+        # The paper's objective, unless a cell says another.
+        return lcprune.Search(**{**known, "precision": self.precision, "recalibrate": False, **changes})
 
     def images(self, seed: int, device: torch.device | str = "cpu") -> data.Batches:
         """Training images that selections are judged on."""

@@ -170,7 +170,8 @@ def main() -> None:
         import torch
 
         from paper import fleets
-        from paper.cells import PAPER, TINY, registry
+        from paper.cells import registry
+        from paper.scale import PAPER, TINY
         from paper.work import Bench
 
         torch.set_num_threads(1)

@@ -8,6 +8,7 @@ def mine(task):
 from __future__ import annotations
 
 import difflib
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,16 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lcprune.errors import ConfigError
-from lcprune.evaluate import Evaluator
+from lcprune.evaluate import Evaluator, collate, guessing_loss, statistics_of
 from lcprune.search import Found, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.select import Limits
 from lcprune.task import Choice, Kept, Task
+
+logger = logging.getLogger("lcprune")
+
+# Of what the network is better than guessing: with less than this, a cut network is no better than guessing.
+_LEFT = 0.1
 
 Function = TypeVar("Function", bound=Callable[..., Choice])
 
@@ -140,6 +146,7 @@ def lcp(task: Task) -> Choice:
         "form": task.search.form,
         "difference": found.difference,
         "naive_difference": found.naive,
+        "recalibrate": task.search.recalibrate,
         "candidates": len(found.history),
         "evaluations": work.evaluations,
     }
@@ -150,9 +157,11 @@ def learn(task: Task, start: Sequence[FloatArray] = ()) -> Found:
     """Search for the compensation whose selection moves the loss least.
 
     Args:
-        task: needs data; its limits are the ones that candidates meet.
+        task: needs data; its limits are the ones that candidates meet. `search.recalibrate="auto"` is decided in it.
         start: compensations to begin with, beside none at all.
     """
+    if task.search.recalibrate == "auto":
+        _decide(task)
     records = task.open_records(**({"start": [beta.tolist() for beta in start]} if start else {}))
     if records.scores is not None:
         # A resumed search ranks by the very scores it began with: some metrics round differently every time.
@@ -175,6 +184,23 @@ def learn(task: Task, start: Sequence[FloatArray] = ()) -> Found:
         )
     finally:
         records.close()
+
+
+def _decide(task: Task) -> None:
+    """Whether candidates get new batch-norm statistics: where naive pruning is no better than guessing.
+
+    There the loss right after the cut says how wrong the statistics are, not what tuning can make of the network.
+    """
+    guess, model, anew = None, task.graph.model, False
+    if statistics_of(model) and not task.search.prepares:  # else the user says how candidates are prepared
+        guess = guessing_loss(model, collate(task.need_samples(), 128, next(model.parameters()).device), task.loss_fn)
+    if guess is not None:
+        left = guess - task.evaluator.loss(task.ranking.select(task.limits))
+        anew = left < _LEFT * (guess - task.evaluator.full_loss())
+    task.search = replace(task.search, recalibrate=anew)
+    if anew:
+        logger.info("naive pruning is no better than guessing here: candidates get new batch-norm statistics")
+        del task.evaluator  # it judges networks as they are cut
 
 
 def compensate(task: Task, beta: FloatArray) -> Kept:

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from lcprune.evaluate import SlicingEvaluator, ZeroingEvaluator, collate, draw, make_evaluator
+from lcprune.errors import PlanError
+from lcprune.evaluate import SlicingEvaluator, ZeroingEvaluator, collate, draw, make_evaluator, recalibrate
 from lcprune.search import Search
 
 KINDS = {
@@ -48,6 +49,24 @@ def test_the_loss_is_that_of_the_physically_pruned_network(kind, trained, digits
         assert evaluator.loss(kept) == pytest.approx(physical(trained.graph, batches, kept), rel=1e-4)
     if kind.startswith("zero"):
         assert evaluator.work.sliced == 0
+
+
+def test_statistics_of_the_images_are_those_of_a_recalibrated_network(trained, digits) -> None:
+    batches = collate(draw(digits.train, 150, seed=0), 150)
+    silencing = ZeroingEvaluator(trained.graph, batches, cross_entropy, recalibrate=True)
+    for kept in selections(trained.graph):
+        model = trained.graph.plan(kept).apply(trained.graph.model)
+        recalibrate(model, batches)
+        with torch.no_grad():
+            expected = float(cross_entropy(model(batches[0].inputs), batches[0].target))
+        # Networks keep the unbiased variance, which differs by one part in the number of values.
+        assert silencing.loss(kept) == pytest.approx(expected, rel=0.02)
+    assert silencing.work.sliced == 0
+
+
+def test_statistics_of_several_batches_are_refused(plain, digits) -> None:
+    with pytest.raises(PlanError, match="3 batches"):
+        ZeroingEvaluator(plain.graph, collate(draw(digits.train, 150, seed=0), 64), cross_entropy, recalibrate=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -213,8 +232,11 @@ def test_the_evaluator_fits_device_and_search(plain, digits) -> None:
 
     assert isinstance(made(), SlicingEvaluator)  # on a CPU fewer multiply-adds are fewer seconds
     assert isinstance(made(evaluator="zero"), ZeroingEvaluator)
-    # What is changed before it is judged has to be a network of its own.
-    assert isinstance(made(evaluator="zero", recalibrate=True), SlicingEvaluator)
+    # What is changed before it is judged has to be a network of its own, unless statistics are all that changes.
+    assert isinstance(made(evaluator="zero", tune_steps=1), SlicingEvaluator)
+    assert isinstance(made(evaluator="zero", recalibrate=True, batch_size=40), SlicingEvaluator)
+    assert made(evaluator="zero", recalibrate=True, batch_size=64).recalibrate
+    assert made(evaluator="zero", recalibrate="auto").recalibrate is False
     assert [batch.size for batch in made(batch_size=40).batches] == [40, 24]
 
 

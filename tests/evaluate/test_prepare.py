@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from lcprune.evaluate import collate, draw, make_evaluator, recalibrate, short_tuning
+import lcprune
+from lcprune.evaluate import collate, draw, guessing_loss, make_evaluator, recalibrate, short_tuning
 from lcprune.search import Search
+
+SHORT = Search(pool=3, iterations=2, sample=2, images=256, recalibrate="auto")
 
 
 @pytest.fixture
@@ -52,3 +56,54 @@ def test_a_users_own_preparation_is_called_with_the_smaller_network(plain, digit
     evaluator = make_evaluator(plain.graph, draw(digits.train, 64, seed=0), cross_entropy, Search(prepare=mine))
     evaluator.loss(halves)
     assert widths == [4]
+
+
+def test_guessing_is_the_loss_of_the_mean_answer(plain, digits) -> None:
+    batches = collate(draw(digits.train, 200, seed=0), 64)
+    with torch.no_grad():
+        mean = torch.cat([plain.model(batch.inputs) for batch in batches]).mean(0)
+    labels = torch.cat([batch.target for batch in batches])
+    expected = float(cross_entropy(mean.expand(len(labels), -1), labels))
+    assert guessing_loss(plain.model, batches, cross_entropy) == pytest.approx(expected, rel=1e-5)
+    assert expected == pytest.approx(np.log(10), abs=0.3)
+    assert guessing_loss(lambda x: [x], batches, cross_entropy) is None
+
+
+@pytest.mark.parametrize(("macs", "anew"), [(0.95, False), (0.1, True)])
+def test_statistics_are_new_where_naive_pruning_is_no_better_than_guessing(macs, anew, plain, digits) -> None:
+    def pruned(search):
+        return lcprune.prune(plain.model, digits.example, macs=macs, data=digits.train, search=search, progress=False)
+
+    result = pruned(SHORT)
+    batches = collate(draw(digits.train, 256, seed=0), 64)
+    naive = lcprune.prune(plain.model, digits.example, macs=macs, method="naive", progress=False).model.eval()
+    guess = guessing_loss(plain.model, batches, cross_entropy)
+    with torch.no_grad():
+        left, whole = (
+            guess - sum(float(cross_entropy(model(b.inputs), b.target)) * b.size for b in batches) / 256
+            for model in (naive, plain.model)
+        )
+    assert (left < 0.1 * whole) is anew  # else this tests nothing
+    assert result.plan.meta["recalibrate"] is anew
+    plainly = pruned(replace(SHORT, recalibrate=anew))
+    assert [record.difference for record in result.history] == [record.difference for record in plainly.history]
+
+
+def test_each_limit_of_a_frontier_decides_for_itself(plain, digits, tmp_path) -> None:
+    settings = {"data": digits.train, "macs": [0.95, 0.1], "search": replace(SHORT, pool=4, iterations=8)}
+    found = lcprune.pareto(plain.model, digits.example, run_dir=tmp_path, progress=False, **settings)
+    texts = {limit: (tmp_path / f"search-{limit:g}.jsonl").read_text() for limit in (0.95, 0.1)}
+    assert '"search.recalibrate": false' in texts[0.95] and '"search.recalibrate": true' in texts[0.1]
+    again = lcprune.pareto(plain.model, digits.example, run_dir=tmp_path, resume=True, progress=False, **settings)
+    assert [point.plan.kept for point in again.points] == [point.plan.kept for point in found.points]
+
+
+def test_what_the_user_prepares_is_not_recalibrated_too(plain, digits) -> None:
+    search = replace(SHORT, tune_steps=1)
+    result = lcprune.prune(plain.model, digits.example, macs=0.1, data=digits.train, search=search, progress=False)
+    assert result.plan.meta["recalibrate"] is False
+
+
+def test_an_unknown_way_is_refused() -> None:
+    with pytest.raises(lcprune.LcpruneError, match="recalibrate='always'"):
+        Search(recalibrate="always")

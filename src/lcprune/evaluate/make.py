@@ -45,18 +45,20 @@ def make_evaluator(
     device = next(graph.model.parameters()).device
     batches = collate(samples, search.batch_size or default_batch_size(graph, len(samples), device), device)
     prepare = _prepare(search, loss_fn)
-    precision = search.precision
-    if precision == "bf16" and prepare is None and not runs(graph.model, batches[0], bf16=True):
+    # New statistics of one batch need no smaller network: each layer can take them from the images that pass.
+    anew = search.recalibrate is True and not search.tune_steps and search.prepare is None and len(batches) == 1
+    # What is changed before it is judged is judged in float32.
+    precision = search.precision if prepare is None else "fp32"
+    if precision == "bf16" and not runs(graph.model, batches[0], bf16=True):
         logger.warning("candidates are judged in float32: this network does not run in bf16")
         precision = "fp32"
     zero = search.evaluator == "zero" or (search.evaluator == "auto" and device.type == "cuda")
-    if prepare is None and zero and not all(group.name in graph.mixing for group in graph.groups):
+    if zero and (prepare is None or anew) and not all(group.name in graph.mixing for group in graph.groups):
         try:
-            return ZeroingEvaluator(graph, batches, loss_fn, precision=precision)
+            return ZeroingEvaluator(graph, batches, loss_fn, precision=precision, recalibrate=anew)
         except PlanError as error:
             logger.info("candidates are judged as smaller networks: %s", error)
-    # What is trained before it is judged is trained in float32.
-    precision = "bf16" if precision == "bf16" and prepare is None else "fp32"
+    precision = "bf16" if precision == "bf16" else "fp32"
     last = device.type == "cpu" and runs(graph.model, batches[0], channels_last=True)
     return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare, channels_last=last, precision=precision)
 
@@ -66,7 +68,7 @@ def _prepare(search: Search, loss_fn: LossFn) -> Prepare | None:
         return None
 
     def prepare(model: nn.Module, batches: Sequence[Batch]) -> None:
-        if search.recalibrate:
+        if search.recalibrate is True:
             recalibrate(model, batches)
         if search.tune_steps:
             short_tuning(model, batches, loss_fn, search.tune_steps, search.tune_lr)

@@ -1,7 +1,7 @@
 """What may be done to a candidate before it is judged: new batch-norm statistics, or a few steps of tuning.
 
-A lower loss right after cutting does not by itself give a better tuned network. Either preparation moves the
-objective nearer to what counts, at a price per candidate.
+A lower loss right after cutting does not by itself give a better tuned network, least of all where every cut network
+is no better than guessing. Either preparation moves the objective nearer to what counts, at a price per candidate.
 """
 
 from __future__ import annotations
@@ -22,14 +22,43 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
+def statistics_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """The batch norms of a network that keep statistics."""
+    norms = (module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
+    return [norm for norm in norms if norm.track_running_stats]
+
+
+def by_batch_(model: nn.Module) -> nn.Module:
+    """Let batch norms use the statistics of each batch in evaluation mode too, in place; gives the network back."""
+    for norm in statistics_of(model):
+        norm.track_running_stats = False
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+    return model
+
+
+@torch.no_grad()
+def guessing_loss(
+    model: nn.Module, batches: Sequence[Batch], loss_fn: Callable[[Any, Any], torch.Tensor]
+) -> float | None:
+    """Loss of a network that answers every image with the mean of what `model` answers.
+
+    None where answers have no mean: they are no tensors, or of different shapes.
+    """
+    outputs = [call(model, batch.inputs) for batch in batches]
+    if not all(isinstance(out, torch.Tensor) and out.shape[1:] == outputs[0].shape[1:] for out in outputs):
+        return None
+    mean = torch.cat(outputs).float().mean(0)
+    losses = [
+        float(loss_fn(mean.expand(len(out), *mean.shape), batch.target)) * batch.size
+        for out, batch in zip(outputs, batches, strict=True)
+    ]
+    return sum(losses) / sum(batch.size for batch in batches)
+
+
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
     """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode."""
-    norms = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
-    ]
+    norms = statistics_of(model)
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]

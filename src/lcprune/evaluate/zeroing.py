@@ -22,13 +22,15 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from lcprune.errors import PlanError
 from lcprune.evaluate import kernels
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
 from lcprune.evaluate.fold import agree, fold_
 from lcprune.evaluate.fuse import Fused
 from lcprune.evaluate.layout import runs
-from lcprune.evaluate.prepare import call
+from lcprune.evaluate.prepare import by_batch_, call
+from lcprune.evaluate.prepare import recalibrate as anew
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.switchboard import Switchboard
 
@@ -52,6 +54,8 @@ class ZeroingEvaluator(Evaluator):
         benchmark: let cuDNN time its algorithms first; faster, but losses may differ in the last digits
             between runs.
         fuse: run convolutions together with the addition and ReLU behind them; None does so on a GPU.
+        recalibrate: normalise by the statistics of the images themselves: what a candidate with new batch-norm
+            statistics of all of them computes. Nothing is folded or fused then.
     """
 
     def __init__(
@@ -65,12 +69,18 @@ class ZeroingEvaluator(Evaluator):
         channels_last: bool | None = None,
         benchmark: bool = False,
         fuse: bool | None = None,
+        recalibrate: bool = False,
     ) -> None:
         super().__init__(graph, batches, loss_fn)
-        self.precision, self.benchmark = precision, benchmark
+        if recalibrate:
+            if len(self.batches) > 1:
+                raise PlanError(f"statistics of {len(self.batches)} batches are no statistics of all images")
+            fold = fuse = False
+        self.precision, self.benchmark, self.recalibrate = precision, benchmark, recalibrate
         self.device = next(graph.model.parameters()).device
         started = time.perf_counter()
-        self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, fold=fold)
+        prepare = anew if recalibrate else None
+        self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, prepare, fold)
         self.fallback.work = self.work
         if fuse is None:
             fuse = self.device.type == "cuda" and precision in ("fp32", "bf16") and kernels.available()
@@ -79,6 +89,8 @@ class ZeroingEvaluator(Evaluator):
             channels_last = wanted and runs(graph.model, self.batches[0], channels_last=True)
         self.channels_last = channels_last
         self.model = copy.deepcopy(graph.model).eval().requires_grad_(False)
+        if recalibrate:
+            by_batch_(self.model)
         if fold:
             fold_(self.model, self.fallback.pairs)
         self.switchboard = Switchboard(graph, self.model, channels_last=channels_last)
@@ -141,7 +153,8 @@ class ZeroingEvaluator(Evaluator):
             self.switchboard.set(self._mask(probe))
             self.switchboard.write()
             silenced = call(self.model, few)
-            sliced = call(self.graph.plan(probe).apply(self.graph.model).eval(), few)
+            smaller = self.graph.plan(probe).apply(self.graph.model).eval()
+            sliced = call(by_batch_(smaller) if self.recalibrate else smaller, few)
         if not agree(silenced, sliced):
             self.exact = False
             logger.warning("candidates are judged as smaller networks: silenced units of this network still matter")

@@ -176,8 +176,8 @@ def fit(sums: NDArray[np.float64], times: NDArray[np.float64], launches: bool = 
         matrix = np.stack([1 / times, sums / times], axis=1)
         offset, factor = np.linalg.lstsq(matrix * weights[:, None], weights, rcond=None)[0]
         weights = 1 / np.sqrt(np.maximum(np.abs(matrix @ (offset, factor) - 1), 1e-3))
-    # Nothing wider is faster, and nothing takes less than no time: then it is noise, and proportions are better. A small
-    # negative offset only says that narrow networks gain more than their layers do by themselves.
+    # Nothing wider is faster, and nothing takes less than no time: then it is noise, and proportions are better. A
+    # small negative offset only says that narrow networks gain more than their layers do by themselves.
     if factor <= 0 or offset < -0.5 * times.min():
         offset, factor = 0.0, float(np.median(times / np.maximum(sums, 1e-9)))
     return Correction(float(offset), float(factor), floor)

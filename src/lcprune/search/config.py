@@ -35,7 +35,9 @@ class Search:
         precision: arithmetic of candidates: "fp32", "bf16", or "tf32" (on a GPU). Unless it is "fp32", the best
             `finalists` candidates are judged again in fp32 before one is chosen.
         finalists: see `precision`.
-        recalibrate: re-estimate batch-norm statistics of each candidate before it is judged.
+        recalibrate: re-estimate batch-norm statistics of each candidate before it is judged; "auto" does so at limits
+            where naive pruning leaves a network that is no better than guessing, since the loss right after such cuts
+            says nothing about the tuned network.
         tune_steps: SGD steps on the drawn images given to each candidate before it is judged.
         tune_lr: learning rate of these steps.
         together: candidates asked for together and told in the order asked, so that a search is reproducible for a
@@ -59,7 +61,7 @@ class Search:
     evaluator: str = "auto"
     precision: str = "fp32"
     finalists: int = 8
-    recalibrate: bool = False
+    recalibrate: bool | str = False
     tune_steps: int = 0
     tune_lr: float = 0.01
     together: int | None = None
@@ -78,6 +80,8 @@ class Search:
             raise SearchError(f"mutate={self.mutate!r} is the share of layers to change: more than 0, at most 1")
         if self.tune_steps and not self.tune_lr > 0:
             raise SearchError(f"tune_lr={self.tune_lr!r} must be positive")
+        if self.recalibrate not in (True, False, "auto"):
+            raise SearchError(f'recalibrate={self.recalibrate!r} is not known; choose True, False or "auto"')
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 known = ", ".join(map(repr, allowed))
@@ -90,8 +94,8 @@ class Search:
 
     @property
     def prepares(self) -> bool:
-        """Whether candidates are changed before they are judged."""
-        return self.recalibrate or self.tune_steps > 0 or self.prepare is not None
+        """Whether candidates are changed before they are judged; what "auto" decides at a limit does not count."""
+        return self.recalibrate is True or self.tune_steps > 0 or self.prepare is not None
 
 
 _CHOICES = {
