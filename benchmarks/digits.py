@@ -58,7 +58,7 @@ def measure(network: str, seed: int, options: argparse.Namespace) -> dict[str, A
                 metric=options.metric,
                 data=digit_networks.batches(images, labels),
                 seed=seed,
-                search=lcprune.Search(pool=options.pool, iterations=options.iterations),
+                search=lcprune.Search(pool=options.pool, iterations=options.iterations, recalibrate=False),
                 progress=False,
                 graph=graph,
             )

@@ -32,7 +32,8 @@ def measure(name: str, seed: int, learn: str, candidates: int, images: int) -> d
     torch.manual_seed(seed)
     model = digit_networks.train(digit_networks.NETWORKS[name](), train, labels, epochs=20, seed=seed)
     pool = candidates * 64 // 400
-    search = lcprune.Search(pool=pool, iterations=candidates - pool, sample=max(2, pool // 4), images=images)
+    sizes = {"pool": pool, "iterations": candidates - pool, "sample": max(2, pool // 4), "images": images}
+    search = lcprune.Search(**sizes, recalibrate=False)
     started = time.perf_counter()
     found = lcprune.pareto(
         model,

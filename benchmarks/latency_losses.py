@@ -73,7 +73,8 @@ def losses(
 def task_of(graph: Any, clock: Clock, dataset: Any, device: str, candidates: int, images: int, seed: int) -> Task:
     """A task with the images, on training images alone; its limits are set later."""
     pool = min(64, candidates // 4)
-    search = Search(pool=pool, iterations=candidates - pool, sample=max(2, pool // 4), images=images)
+    sizes = {"pool": pool, "iterations": candidates - pool, "sample": max(2, pool // 4), "images": images}
+    search = Search(**sizes, recalibrate=False)
     samples = draw(dataset.batches("train", 128, limit=images, seed=seed, device=device), images, seed)
     return Task(
         graph,

@@ -63,7 +63,7 @@ def searches(options: argparse.Namespace) -> None:
 
     def task(method: str, candidates: int) -> Task:
         pool = max(1, candidates * 64 // 400)
-        search = lcprune.Search(pool=pool, iterations=candidates - pool, images=options.images)
+        search = lcprune.Search(pool=pool, iterations=candidates - pool, images=options.images, recalibrate=False)
         own = {"episodes": candidates, "warmup": candidates // 4} if method == "amc" else None
         chosen = methods.get(method).read_options(own)
         return Task(graph, Limits(macs=LIMIT), samples=samples, search=search, options=chosen)

@@ -36,9 +36,8 @@ def measure(name: str, seed: int, images: int) -> list[dict[str, Any]]:
 
     def find(macs: float, redraw: int, candidates: int) -> dict[str, Any]:
         pool = max(2, round(candidates * 64 / CANDIDATES))
-        search = lcprune.Search(
-            pool=pool, iterations=candidates - pool, sample=max(1, round(pool / 4)), images=images, redraw=redraw
-        )
+        sizes = {"pool": pool, "iterations": candidates - pool, "sample": max(1, round(pool / 4)), "images": images}
+        search = lcprune.Search(**sizes, redraw=redraw, recalibrate=False)
         options = {"macs": macs, "data": data, "graph": graph, "progress": False, "verify": False}
         found = lcprune.prune(model, train[:2], search=search, seed=seed, **options)
         networks = len({tuple(record.counts) for record in found.history})

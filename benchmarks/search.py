@@ -182,7 +182,7 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
     size = base["batch_size"] or default_batch_size(graph, images, torch.device(options.device))
     batches = collate(samples, size, options.device)
     pool = min(64, max(2, base["candidates"] // 6))
-    search = lcprune.Search(pool=pool, iterations=base["candidates"] - pool, images=images)
+    search = lcprune.Search(pool=pool, iterations=base["candidates"] - pool, images=images, recalibrate=False)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

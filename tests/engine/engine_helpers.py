@@ -12,7 +12,7 @@ from lcprune import Search
 from lcprune.runs import Run
 
 TIMES = {"search_seconds"}
-SHORT = Search(pool=6, iterations=14, sample=3, images=128)
+SHORT = Search(pool=6, iterations=14, sample=3, images=128, recalibrate=False)
 
 
 def pruned(network, digits, engine="local", search=SHORT, **more):

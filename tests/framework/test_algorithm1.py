@@ -11,7 +11,7 @@ import lcprune
 from lcprune import Search
 from lcprune.schedule import limit_schedule
 
-SHORT = Search(pool=5, iterations=6, sample=3, images=128)
+SHORT = Search(pool=5, iterations=6, sample=3, images=128, recalibrate=False)
 
 
 def tuner(digits, log=None):
@@ -124,7 +124,10 @@ def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_p
     ("change", "named"),
     [
         ({"macs": [0.6, 0.5, 0.3]}, "limits: "),
-        ({"search": Search(pool=5, iterations=7, sample=3, images=128)}, "search.iterations: 6 then, 7 now"),
+        (
+            {"search": Search(pool=5, iterations=7, sample=3, images=128, recalibrate=False)},
+            "search.iterations: 6 then, 7 now",
+        ),
         ({"metric": "l1"}, "metric: 'l2' then, 'l1' now"),
         ({"method": "uniform"}, "method: 'lcp' then, 'uniform' now"),
         ({"data": "held_out"}, "images: "),

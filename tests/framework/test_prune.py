@@ -14,7 +14,7 @@ import lcprune
 from lcprune import Search
 from lcprune.methods import Choice
 
-SHORT = Search(pool=6, iterations=10, sample=3, images=128)
+SHORT = Search(pool=6, iterations=10, sample=3, images=128, recalibrate=False)
 
 
 def loss(model, batches) -> float:
@@ -52,7 +52,9 @@ def test_the_result_meets_the_limits_and_verifies(method, limits, trained, digit
 def test_lcp_is_never_worse_than_naive_and_its_loss_is_what_it_says(trained, digits) -> None:
     settings = {"macs": 0.4, "data": digits.train, "progress": False}
     naive = lcprune.prune(trained.model, digits.example, method="naive", **settings)
-    lcp = lcprune.prune(trained.model, digits.example, search=Search(pool=8, iterations=24), **settings)
+    lcp = lcprune.prune(
+        trained.model, digits.example, search=Search(pool=8, iterations=24, recalibrate=False), **settings
+    )
     full = loss(trained.model.eval(), digits.train)
     difference = abs(loss(lcp.model.eval(), digits.train) - full)
     assert difference <= abs(loss(naive.model.eval(), digits.train) - full) + 1e-6
@@ -80,7 +82,7 @@ def test_the_seed_decides(plain, digits) -> None:
 
 @pytest.mark.parametrize("settings", [{"form": "affine"}, {"algorithm": "random"}, {"algorithm": "cmaes"}])
 def test_other_searches(settings, plain, digits) -> None:
-    search = Search(pool=6, iterations=20, images=128, **settings)
+    search = Search(pool=6, iterations=20, images=128, recalibrate=False, **settings)
     result = lcprune.prune(plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False)
     assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
     assert np.array(result.plan.meta["beta"]).shape == ((2, 6) if "form" in settings else (6,))
@@ -178,7 +180,7 @@ def test_one_shot_data_is_enough(plain, digits) -> None:
 
 
 def test_judging_by_tuned_candidates(plain, digits) -> None:
-    search = Search(pool=3, iterations=3, images=128, tune_steps=4, tune_lr=0.05)
+    search = Search(pool=3, iterations=3, images=128, recalibrate=False, tune_steps=4, tune_lr=0.05)
     result = lcprune.prune(plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False)
     # The network that comes back is cut, not tuned: its weights are the original's.
     again = result.plan.apply(plain.model)
@@ -187,7 +189,7 @@ def test_judging_by_tuned_candidates(plain, digits) -> None:
 
 
 def test_low_precision_ranks_and_float32_decides(plain, digits) -> None:
-    search = Search(pool=6, iterations=20, images=128, evaluator="zero", precision="bf16")
+    search = Search(pool=6, iterations=20, images=128, recalibrate=False, evaluator="zero", precision="bf16")
     settings = {"macs": 0.4, "data": digits.train, "progress": False}
     result = lcprune.prune(plain.model, digits.example, search=search, **settings)
     exact = lcprune.prune(plain.model, digits.example, method="naive", **settings)

@@ -37,7 +37,7 @@ def main(folder: str, weights: str, pause: str, resume: bool) -> None:
         metric="taylor",
         data=digit_networks.batches(images, labels),
         loss_fn=loss_fn,
-        search=lcprune.Search(pool=12, iterations=48, sample=4, images=100),
+        search=lcprune.Search(pool=12, iterations=48, sample=4, images=100, recalibrate=False),
         run_dir=folder,
         resume=resume,
         progress=False,

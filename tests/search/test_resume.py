@@ -20,7 +20,7 @@ from lcprune import Search
 from lcprune.search import read_records
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
-SHORT = Search(pool=6, iterations=10, sample=3, images=128)
+SHORT = Search(pool=6, iterations=10, sample=3, images=128, recalibrate=False)
 
 
 def start(folder: Path, weights: Path, pause: float, *more: str) -> subprocess.Popen[bytes]:
@@ -80,7 +80,7 @@ def test_resuming_computes_only_what_is_missing(plain, digits, tmp_path) -> None
 
 
 def test_a_resumed_search_knows_what_was_judged_before(plain, digits, tmp_path) -> None:
-    search = Search(pool=6, iterations=60, sample=3, images=64)
+    search = Search(pool=6, iterations=60, sample=3, images=64, recalibrate=False)
     settings = {"macs": 0.4, "data": digits.train, "search": search, "progress": False, "run_dir": tmp_path}
     whole = lcprune.prune(plain.model, digits.example, **settings)
     path = tmp_path / "search.jsonl"
@@ -100,7 +100,7 @@ def test_a_resumed_search_knows_what_was_judged_before(plain, digits, tmp_path) 
         ({"metric": "l1"}, "metric: 'l2' in the records, 'l1' now"),
         ({"min_keep": 0.2}, "min_keep"),
         (
-            {"search": Search(pool=6, iterations=11, sample=3, images=128)},
+            {"search": Search(pool=6, iterations=11, sample=3, images=128, recalibrate=False)},
             r"search\.iterations: 10 .*, 11 now",
         ),
     ],
@@ -130,7 +130,9 @@ def test_another_network_and_other_images_are_refused(plain, digits, tmp_path) -
 def test_candidates_that_select_a_network_seen_before_are_drawn_again(algorithm, plain, digits, tmp_path) -> None:
     def run(redraw: int, **more):
         # Few widths to choose from: many candidates select the same network.
-        search = Search(pool=6, iterations=24, sample=3, images=64, algorithm=algorithm, redraw=redraw)
+        search = Search(
+            pool=6, iterations=24, sample=3, images=64, recalibrate=False, algorithm=algorithm, redraw=redraw
+        )
         options = {"data": digits.train, "graph": plain.graph, "multiple_of": 4, "progress": False, **more}
         return lcprune.prune(plain.model, digits.example, macs=0.5, search=search, **options)
 

@@ -10,7 +10,7 @@ from lcprune.plan import Plan
 from lcprune.select import Limits
 from lcprune.task import Task
 
-SEARCH = Search(pool=8, iterations=16, sample=4, images=64)
+SEARCH = Search(pool=8, iterations=16, sample=4, images=64, recalibrate=False)
 
 
 @pytest.fixture

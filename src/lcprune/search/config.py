@@ -1,4 +1,4 @@
-"""The settings of a search: the paper's values as defaults, every departure from them by name."""
+"""The settings of a search: the paper's values as defaults but for `recalibrate`, departures by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Search:
         finalists: see `precision`.
         recalibrate: re-estimate batch-norm statistics of each candidate before it is judged; "auto" does so at limits
             where naive pruning leaves a network that is no better than guessing, since the loss right after such cuts
-            says nothing about the tuned network.
+            says nothing about the tuned network. False is the paper's algorithm.
         tune_steps: SGD steps on the drawn images given to each candidate before it is judged.
         tune_lr: learning rate of these steps.
         together: candidates asked for together and told in the order asked, so that a search is reproducible for a
@@ -61,7 +61,7 @@ class Search:
     evaluator: str = "auto"
     precision: str = "fp32"
     finalists: int = 8
-    recalibrate: bool | str = False
+    recalibrate: bool | str = "auto"
     tune_steps: int = 0
     tune_lr: float = 0.01
     together: int | None = None
