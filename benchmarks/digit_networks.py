@@ -152,12 +152,14 @@ def digits(device: str = "cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return images[~held_out], labels[~held_out], images[held_out], labels[held_out]
 
 
-def train(model: nn.Module, images: Tensor, labels: Tensor, epochs: int, seed: int) -> nn.Module:
+def train(
+    model: nn.Module, images: Tensor, labels: Tensor, epochs: int, seed: int, learning_rate: float = 0.1
+) -> nn.Module:
     """SGD with Nesterov momentum and a cosine learning rate; random shifts by one pixel."""
     generator = torch.Generator().manual_seed(seed)
     batch = 64
     steps = epochs * -(-len(labels) // batch)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    optimizer = torch.optim.SGD(model.parameters(), learning_rate, momentum=0.9, weight_decay=5e-4, nesterov=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     model.train()
     for _ in range(epochs):
