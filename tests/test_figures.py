@@ -112,6 +112,30 @@ def test_redraws() -> None:
     assert f"judges {judged:.0f} networks on average" in METHOD
 
 
+def test_objectives_after_tuning() -> None:
+    import objective
+
+    found = record("results/objective.json")
+    rows = found["rows"]
+    cases = {(entry["network"], entry["seed"], entry["limit"]) for entry in rows}
+    assert found["settings"] == objective.SETTINGS and len(rows) == len(cases) == 60
+    assert "\n".join(objective.table(rows)) in METHOD
+    assert f"Whole networks have {statistics.mean(entry['full']['loss'] for entry in rows):.3f}." in METHOD
+
+    def lower(entries: list[Any], ours: str, other: str) -> str:
+        won = sum(objective.loss(entry, ours) < objective.loss(entry, other) for entry in entries)
+        return f"{won} of {len(entries)}"
+
+    at_chance, page = [entry for entry in rows if entry["chance"]], " ".join(METHOD.split())
+    assert f"give the better tuned network in {lower(at_chance, 'recalibrated', 'plain')} cases" in page
+    assert f"it is lower in {lower(rows, 'plain', 'naive').replace('of', 'of all')} cases" in page
+    assert f"new statistics in {lower(rows, 'uniform', 'recalibrated').replace('of', 'of all')} cases" in page
+    missed = [entry for entry in at_chance if not entry["auto"]]
+    assert [(entry["network"], entry["limit"]) for entry in missed] == [("residual", 0.1)] * 2
+    for entry in missed:
+        assert objective.loss(entry, "recalibrated") < objective.loss(entry, "plain") / 2
+
+
 def test_searches() -> None:
     import search_tables
 
