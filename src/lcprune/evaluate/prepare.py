@@ -40,19 +40,22 @@ def by_batch_(model: nn.Module) -> nn.Module:
 def guessing_loss(
     model: nn.Module, batches: Sequence[Batch], loss_fn: Callable[[Any, Any], torch.Tensor]
 ) -> float | None:
-    """Loss of a network that answers every image with the mean of what `model` answers.
+    """Loss of a network that gives every image the same answer: the mean of what `model` answers, or all zeros.
 
-    None where answers have no mean: they are no tensors, or of different shapes.
+    The mean of a classifier's logits is no good guess where it is sure of itself; zeros leave all classes open. None
+    where answers have no mean: they are no tensors, or of different shapes.
     """
     outputs = [call(model, batch.inputs) for batch in batches]
     if not all(isinstance(out, torch.Tensor) and out.shape[1:] == outputs[0].shape[1:] for out in outputs):
         return None
     mean = torch.cat(outputs).float().mean(0)
-    losses = [
-        float(loss_fn(mean.expand(len(out), *mean.shape), batch.target)) * batch.size
-        for out, batch in zip(outputs, batches, strict=True)
-    ]
-    return sum(losses) / sum(batch.size for batch in batches)
+
+    def loss(answer: torch.Tensor) -> float:
+        pairs = zip(outputs, batches, strict=True)
+        total = sum(loss_fn(answer.expand(len(out), *mean.shape), b.target) * b.size for out, b in pairs)
+        return float(total) / sum(batch.size for batch in batches)
+
+    return min(loss(mean), loss(torch.zeros_like(mean)))
 
 
 @torch.no_grad()

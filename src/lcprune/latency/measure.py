@@ -189,16 +189,15 @@ def _wait(device: torch.device) -> None:
 def keep_memory() -> None:
     """Ask the C library to keep freed memory, as servers' allocators do.
 
-    Otherwise glibc hands the top of its heap back and takes it again at layers that depend on every other layer's size,
-    and asks the kernel for every tensor of more than 32 MB anew; the page faults that follow make a cut network slower
-    than the whole one, and large batches three times slower than they need be. Does nothing where there is no glibc.
+    Otherwise glibc hands the top of its heap back and takes it again at layers that depend on every other layer's size;
+    the page faults that follow make a cut network slower than the whole one. Does nothing where there is no glibc.
     """
     global _KEPT
     if not _KEPT and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             libc = ctypes.CDLL(None)
             libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-            libc.mallopt(-4, 0)  # M_MMAP_MAX
+            libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the most that it takes
     _KEPT = True
 
 
