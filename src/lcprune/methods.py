@@ -7,6 +7,7 @@ def mine(task):
 
 from __future__ import annotations
 
+import copy
 import difflib
 import logging
 import sys
@@ -193,7 +194,8 @@ def _decide(task: Task) -> None:
     """
     guess, model, anew = None, task.graph.model, False
     if statistics_of(model) and not task.search.prepares:  # else the user says how candidates are prepared
-        guess = guessing_loss(model, collate(task.need_samples(), 128, next(model.parameters()).device), task.loss_fn)
+        batches = collate(task.need_samples(), 128, next(model.parameters()).device)
+        guess = guessing_loss(copy.deepcopy(model).eval(), batches, task.loss_fn)
     if guess is not None:
         left = guess - task.evaluator.loss(task.ranking.select(task.limits))
         anew = left < _LEFT * (guess - task.evaluator.full_loss())

@@ -78,7 +78,11 @@ def test_statistics_are_new_where_naive_pruning_is_no_better_than_guessing(macs,
     def pruned(search):
         return lcprune.prune(plain.model, digits.example, macs=macs, data=digits.train, search=search, progress=False)
 
+    plain.model.train()
+    before = copy.deepcopy(plain.model.state_dict())
     result = pruned(SHORT)
+    assert all(torch.equal(value, before[name]) for name, value in plain.model.state_dict().items())
+    plain.model.eval()
     batches = collate(draw(digits.train, 256, seed=0), 64)
     naive = lcprune.prune(plain.model, digits.example, macs=macs, method="naive", progress=False).model.eval()
     guess = guessing_loss(plain.model, batches, cross_entropy)

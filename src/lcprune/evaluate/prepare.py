@@ -45,15 +45,19 @@ def guessing_loss(
     The mean of a classifier's logits is no good guess where it is sure of itself; zeros leave all classes open. None
     where answers have no mean: they are no tensors, or of different shapes.
     """
-    outputs = [call(model, batch.inputs) for batch in batches]
-    if not all(isinstance(out, torch.Tensor) and out.shape[1:] == outputs[0].shape[1:] for out in outputs):
-        return None
-    mean = torch.cat(outputs).float().mean(0)
+    mean, counts = torch.zeros(()), []
+    for batch in batches:
+        out = call(model, batch.inputs)
+        if not isinstance(out, torch.Tensor) or (counts and out.shape[1:] != mean.shape):
+            return None
+        mean = mean.to(out.device) + out.float().sum(0)
+        counts.append(len(out))
+    mean = mean / sum(counts)
 
     def loss(answer: torch.Tensor) -> float:
-        pairs = zip(outputs, batches, strict=True)
-        total = sum(loss_fn(answer.expand(len(out), *mean.shape), b.target) * b.size for out, b in pairs)
-        return float(total) / sum(batch.size for batch in batches)
+        answers = (answer.expand(count, *answer.shape).clone() for count in counts)
+        losses = [float(loss_fn(out, batch.target)) * batch.size for out, batch in zip(answers, batches, strict=True)]
+        return sum(losses) / sum(batch.size for batch in batches)
 
     return min(loss(mean), loss(torch.zeros_like(mean)))
 

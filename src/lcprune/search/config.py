@@ -80,7 +80,7 @@ class Search:
             raise SearchError(f"mutate={self.mutate!r} is the share of layers to change: more than 0, at most 1")
         if self.tune_steps and not self.tune_lr > 0:
             raise SearchError(f"tune_lr={self.tune_lr!r} must be positive")
-        if self.recalibrate not in (True, False, "auto"):
+        if not isinstance(self.recalibrate, bool) and self.recalibrate != "auto":
             raise SearchError(f'recalibrate={self.recalibrate!r} is not known; choose True, False or "auto"')
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
