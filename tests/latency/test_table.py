@@ -102,6 +102,28 @@ def test_the_grid_finds_the_steps(step) -> None:
         assert {step, step + 1} <= set(layer.widths[0])
 
 
+def test_a_slip_is_measured_again_and_a_step_stays() -> None:
+    class Slipping(Stairs):
+        made = 0
+
+        def layer(self, one: Any, widths: Any) -> Probe:
+            probe = super().layer(one, widths)
+            if widths == (17,):
+                return Probe(lambda: 300.0)  # always: nothing wider takes more than 128
+            if widths == (32,):
+                self.made += 1
+                return Probe(lambda: 900.0) if self.made == 1 else probe
+            return probe
+
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 128, 1), torch.nn.Conv2d(128, 4, 1))
+    one = operations(lcprune.trace(net, torch.zeros(1, 3, 4, 4)))[0]
+    device = Slipping(torch.device("cpu"))
+    layer = measure_layer(device, one)
+    found = dict(zip(layer.widths[0], layer.ms, strict=True))
+    assert device.made == 2 and found[32] == pytest.approx(0.032)
+    assert found[17] == pytest.approx(0.3) and found[128] == pytest.approx(0.128)
+
+
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=25, deadline=None)
 def test_noise_never_makes_a_wider_network_faster(seed) -> None:
