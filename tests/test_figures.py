@@ -130,10 +130,9 @@ def test_objectives_after_tuning() -> None:
     assert f"give the better tuned network in {lower(at_chance, 'recalibrated', 'plain')} cases" in page
     assert f"it is lower in {lower(rows, 'plain', 'naive').replace('of', 'of all')} cases" in page
     assert f"new statistics in {lower(rows, 'uniform', 'recalibrated').replace('of', 'of all')} cases" in page
-    missed = [entry for entry in at_chance if not entry["auto"]]
-    assert [(entry["network"], entry["limit"]) for entry in missed] == [("residual", 0.1)] * 2
-    for entry in missed:
-        assert objective.loss(entry, "recalibrated") < objective.loss(entry, "plain") / 2
+    others = [entry for entry in rows if entry["auto"] and not entry["chance"]]
+    assert all(entry["auto"] for entry in at_chance)
+    assert f"in all of the {len(at_chance)} cases and in {len(others)} others" in page
 
 
 def test_searches() -> None:
