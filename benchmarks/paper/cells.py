@@ -263,8 +263,8 @@ def _best(scale: Scale) -> Iterator[Cell]:
             options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
             options.update(recipe=recipe, test=False)
             yield Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
-    # One of them for longer, and its twin on all training images, which no validation image can judge.
-    method = "each" if "each" in sources else "sweep"
+    # The best of them on validation images for longer, and its twin on all training images, which these cannot judge.
+    method = "sweep"
     source, plan = sources[method]
     name, recipe = f"{method}-longest-distilled", {**better, **distil, "epochs": scale.longest}
     options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
