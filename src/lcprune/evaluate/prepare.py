@@ -45,7 +45,8 @@ def guessing_loss(
     The mean of a classifier's logits is no good guess where it is sure of itself; zeros leave all classes open. None
     where answers have no mean: they are no tensors, or of different shapes.
     """
-    mean, counts = torch.zeros(()), []
+    mean = torch.zeros(())
+    counts: list[int] = []
     for batch in batches:
         out = call(model, batch.inputs)
         if not isinstance(out, torch.Tensor) or (counts and out.shape[1:] != mean.shape):
