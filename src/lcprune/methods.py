@@ -193,7 +193,10 @@ def _decide(task: Task) -> None:
     There the loss right after the cut says how wrong the statistics are, not what tuning can make of the network.
     """
     guess, model, anew = None, task.graph.model, False
-    if statistics_of(model) and not task.search.prepares:  # else the user says how candidates are prepared
+    begun = task.recorded("search.recalibrate")  # a search goes on as it began
+    if begun is not None:
+        anew = bool(begun)
+    elif statistics_of(model) and not task.search.prepares:  # else the user says how candidates are prepared
         batches = collate(task.need_samples(), 128, next(model.parameters()).device)
         guess = guessing_loss(copy.deepcopy(model).eval(), batches, task.loss_fn)
     if guess is not None:
@@ -202,7 +205,7 @@ def _decide(task: Task) -> None:
     task.search = replace(task.search, recalibrate=anew)
     if anew:
         logger.info("naive pruning is no better than guessing here: candidates get new batch-norm statistics")
-        del task.evaluator  # it judges networks as they are cut
+        task.__dict__.pop("evaluator", None)  # it judges networks as they are cut
 
 
 def compensate(task: Task, beta: FloatArray) -> Kept:

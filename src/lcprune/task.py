@@ -18,7 +18,7 @@ from lcprune import metrics
 from lcprune.errors import DataError
 from lcprune.evaluate import Evaluator, fingerprint, make_evaluator
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.search import Record, Records, Search
+from lcprune.search import Record, Records, Search, read_records
 from lcprune.select import Limits, Ranking
 
 if TYPE_CHECKING:
@@ -118,6 +118,12 @@ class Task:
         if self.records is None:
             return Records(None, {})
         return Records(self.records, self.config(**more), self.resume)
+
+    def recorded(self, name: str) -> Any:
+        """What the records of a search that goes on say of its configuration; None where there are none."""
+        if not self.resume or self.records is None or not self.records.is_file():
+            return None
+        return read_records(self.records)[0].get("config", {}).get(name)
 
     def config(self, **more: Any) -> dict[str, Any]:
         """What this task is, as plain JSON: a search goes on only with the very same."""
