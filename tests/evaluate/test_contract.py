@@ -61,6 +61,7 @@ def test_statistics_of_the_images_are_those_of_a_recalibrated_network(trained, d
             expected = float(cross_entropy(model(batches[0].inputs), batches[0].target))
         # Networks keep the unbiased variance, which differs by one part in the number of values.
         assert silencing.loss(kept) == pytest.approx(expected, rel=0.02)
+        assert silencing.exactly().loss(kept) == pytest.approx(silencing.loss(kept), rel=1e-5)
     assert silencing.work.sliced == 0
 
 

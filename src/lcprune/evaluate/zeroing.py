@@ -132,7 +132,9 @@ class ZeroingEvaluator(Evaluator):
 
     def exactly(self) -> Evaluator:
         # Not captured, nothing compiled: for a handful of selections that would take longer than it saves.
-        return ZeroingEvaluator(self.graph, self.batches, self.loss_fn, capture=False, fuse=False)
+        return ZeroingEvaluator(
+            self.graph, self.batches, self.loss_fn, capture=False, fuse=False, recalibrate=self.recalibrate
+        )
 
     def _must_slice(self, kept: Kept) -> bool:
         mixing = self.graph.mixing
