@@ -3,9 +3,8 @@
     python benchmarks/paper/run.py --data cifar10:PATH --out runs/paper --show best
     python benchmarks/paper/best.py --data cifar10:PATH --runs runs/paper
 
-Writes benchmarks/paper/results/best.json. Where the chosen one has a twin, the same network tuned likewise on all
-training images, the twin is what the test images judge. A record that is there already is not made again, unless there
-are new candidates (`--again`): looking at the test images of several networks in turn would be choosing on them.
+Writes benchmarks/paper/results/best.json. A record that is there already is not made again, unless there are new
+candidates (`--again`): looking at the test images of several networks in turn would be choosing on them.
 """
 
 from __future__ import annotations
@@ -56,12 +55,10 @@ def main() -> None:
             sys.exit(f"{record} exists; with more candidates than its {len(known)}, --again chooses anew")
     chosen = max(found, key=lambda name: found[name])
     bench = Bench(options.data, options.runs, scale, options.device)
-    twin = chosen.replace("/best/", "/final/")
-    final = twin if is_done(options.runs, twin) else chosen
-    model = lcprune.load(options.runs / final, bench.network(scale.network))
+    model = lcprune.load(options.runs / chosen, bench.network(scale.network))
     judged = bench.judge(model, "test", "test_")
-    write_json(record, {"chosen": chosen, "final": final, **judged, "candidates": found})
-    print(f"{chosen}: validation {found[chosen]:.4f}; {final}: test {judged['test_accuracy']:.4f}")
+    write_json(record, {"chosen": chosen, **judged, "candidates": found})
+    print(f"{chosen}: validation {found[chosen]:.4f}, test {judged['test_accuracy']:.4f}")
 
 
 if __name__ == "__main__":

@@ -263,15 +263,13 @@ def _best(scale: Scale) -> Iterator[Cell]:
             options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
             options.update(recipe=recipe, test=False)
             yield Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
-    # The best of them on validation images for longer, and its twin on all training images, which these cannot judge.
+    # The best of them on validation images, for longer.
     method = "sweep"
     source, plan = sources[method]
     name, recipe = f"{method}-longest-distilled", {**better, **distil, "epochs": scale.longest}
     options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
     options |= {"recipe": recipe, "test": False}
     yield Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
-    options = {**options, "all_images": True}
-    yield Cell(f"{network}/final/{name}/1", "tune", network, 1, (source,), ("best",), options)
 
 
 def _anew(scale: Scale, trial: int) -> Iterator[Cell]:

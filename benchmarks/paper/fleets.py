@@ -36,7 +36,7 @@ def key_of(cell: Cell, out: Path) -> Hashable | None:
         except TuneError:  # damaged: by itself, where it says so
             return None
         recipe = json.dumps(cell.options["recipe"], sort_keys=True)
-        return cell.kind, cell.network, recipe, cell.options.get("all_images", False), place
+        return cell.kind, cell.network, recipe, place
     return None
 
 
@@ -97,7 +97,7 @@ def _tune(bench: Bench, cells: Sequence[Cell], deadline: float) -> dict[str, str
     results = tune.fit_fleet(
         members[0].full,
         [member.plan for member in members],
-        members[0].dataset,
+        bench.dataset,
         members[0].recipe,
         models=[member.model for member in members],
         seeds=[member.recipe.seed for member in members],
@@ -110,7 +110,7 @@ def _tune(bench: Bench, cells: Sequence[Cell], deadline: float) -> dict[str, str
     )
     outcomes = {}
     for member, result in zip(members, results, strict=True):
-        # A finished tuning has its checkpoint: judging can wait for the next session.
+        # A finished tuning has its checkpoint: judging can wait for the next run.
         if result.finished and time.time() < deadline:
             with member.run:
                 summary = member.judged(result)

@@ -21,7 +21,7 @@ class Scale:
         pool, iterations, images: of a search.
         epochs: of fine-tuning.
         long: of tuning our best.
-        longest: of tuning the one of them that is also tuned on all training images.
+        longest: of tuning the best of those once more.
         from_scratch: epochs of the other networks' baselines.
         brief: epochs of the objectives' tuning.
         looks: steps of it after which the network is judged.
@@ -46,7 +46,7 @@ class Scale:
     images: int = 3000
     epochs: int = 20
     long: int = 40
-    longest: int = 120
+    longest: int = 80
     from_scratch: int = 60
     brief: int = 4
     looks: tuple[int, ...] = (50, 200)

@@ -21,6 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 KINDS = ("results", "schedule", "search", "metric", "training", "objective")
 SPEED = "speed.json"
 MISSING = "–"
+AGAIN = "-again"  # behind the network in names of cells that began from a baseline trained a second time
 Row = dict[str, Any]
 
 
@@ -47,14 +48,32 @@ class Store:
             if not prefixes or name.startswith(prefixes)
         ]
 
-    def gather(self, runs: Path) -> list[str]:
-        """Take over every finished cell of a folder of runs; returns their names."""
+    def again(self, network: str) -> list[str]:
+        """The network's name in cells, and, if there are such cells, its name in those of its second baseline."""
+        second = network + AGAIN
+        return [network, *([second] if any(name.startswith(f"{second}/") for name in self.cells) else [])]
+
+    def has(self, name: str) -> bool:
+        """Whether a cell is there, from either baseline."""
+        network, _, rest = name.partition("/")
+        return any(f"{one}/{rest}" in self.cells for one in self.again(network))
+
+    def gather(self, runs: Path, again: bool = False) -> list[str]:
+        """Take over every finished cell of a folder of runs; returns their names.
+
+        Args:
+            runs: their folder.
+            again: whether their baselines are second ones: they do not replace the cells of the first.
+        """
         found = []
         if (runs / SPEED).is_file():
             shutil.copyfile(runs / SPEED, self.folder / SPEED)
         for file in sorted(runs.rglob(DONE)):
             folder = file.parent
             name = folder.relative_to(runs).as_posix()
+            if again:
+                network, _, rest = name.partition("/")
+                name = f"{network}{AGAIN}/{rest}"
             about = json.loads(file.read_text(encoding="utf-8"))
             cell = about.pop("cell")
             self.cells[name] = {"kind": cell["kind"], "network": cell["network"], "trial": cell["trial"], **about}

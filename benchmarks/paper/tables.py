@@ -1,6 +1,7 @@
 """Tables and figures of docs/results.md, from whatever cells exist.
 
     python benchmarks/paper/tables.py --runs runs/paper     # take over finished cells, then make everything
+    python benchmarks/paper/tables.py --runs runs/2 --again # the same, of baselines that were trained a second time
     python benchmarks/paper/tables.py                       # from the committed JSON alone
     python benchmarks/paper/tables.py --show table-1        # one of them: printed and, if it is a figure, drawn
 
@@ -27,7 +28,7 @@ from paper.cells import chosen, percent, registry  # noqa: E402
 from paper.resnet50_latency import table_3  # noqa: E402
 from paper.rivals import table_rivals  # noqa: E402
 from paper.scale import PAPER, TINY  # noqa: E402
-from paper.store import MISSING, RESULTS, SPEED, Row, Store, accuracy  # noqa: E402
+from paper.store import AGAIN, MISSING, RESULTS, SPEED, Row, Store, accuracy  # noqa: E402
 
 PAGE = BENCHMARKS.parent / "docs" / "results.md"
 IMAGES = BENCHMARKS.parent / "docs" / "images" / "paper"
@@ -102,10 +103,11 @@ def table_others(store: Store) -> str:
     """VGG and MobileNetV2."""
     lines = []
     for network, limits in store.scale.others.items():
-        whole = store.rows("results", f"{network}/baseline")
-        for limit in limits:
-            cells = [accuracy(tuned(store, network, method, limit)) for method in ("uniform", "naive", "lcp")]
-            lines.append([network, accuracy(whole), f"{percent(limit)} %", *cells])
+        for name in store.again(network):
+            whole = accuracy(store.rows("results", f"{name}/baseline"))
+            for limit in limits:
+                cells = [accuracy(tuned(store, name, method, limit)) for method in ("uniform", "naive", "lcp")]
+                lines.append([_words(name), whole, f"{percent(limit)} %", *cells])
     return markdown(["network", "baseline", "MACs", "uniform", "naive", "LcP"], lines)
 
 
@@ -113,11 +115,16 @@ def table_anew(store: Store) -> str:
     """Searches whose candidates get new batch-norm statistics, where all cut networks are at chance."""
     lines = []
     for network, limits in {store.network: store.scale.tight, **store.scale.others}.items():
-        plain = "each" if network == store.network else "lcp"
-        for limit in limits:
-            cells = [accuracy(tuned(store, network, method, limit)) for method in ("uniform", "naive", plain, "anew")]
-            lines.append([network, f"{percent(limit)} %", *cells])
+        methods = ("uniform", "naive", "each" if network == store.network else "lcp", "anew")
+        for name in store.again(network):
+            for limit in limits:
+                cells = [accuracy(tuned(store, name, method, limit)) for method in methods]
+                lines.append([_words(name), f"{percent(limit)} %", *cells])
     return markdown(["network", "MACs", "uniform", "naive", "LcP, loss as cut", "LcP, new statistics"], lines)
+
+
+def _words(network: str) -> str:
+    return f"{network.removesuffix(AGAIN)}, second baseline" if network.endswith(AGAIN) else network
 
 
 def table_params(store: Store) -> str:
@@ -217,10 +224,7 @@ def table_best(store: Store) -> str:
         recipe = store.cells[row["cell"]]["recipe"]
         words = f"{recipe['epochs']} epochs, {recipe['schedule']} from {recipe['lr']:g}"
         words += f", distilled {recipe['distill']:g}" if recipe["distill"] else ""
-        final = ""
-        if best and best["chosen"] == row["cell"]:
-            final = f"{100 * best['test_accuracy']:.2f}"
-            final += " (tuned likewise on all training images)" if best["final"] != best["chosen"] else ""
+        final = f"{100 * best['test_accuracy']:.2f}" if best and best["chosen"] == row["cell"] else ""
         lines.append(
             [row["method"], words, f"{100 * row['macs_share']:.1f} %", f"{100 * row['val_accuracy']:.2f}", final]
         )
@@ -244,12 +248,12 @@ def table_missing(store: Store) -> str:
     names = sorted({name for cell in registry(store.scale).values() for name in cell.shown})
     for shown in names:
         cells = chosen(registry(store.scale), [], [shown])
-        lacking = [cell for cell in cells if cell.name not in store.cells]
+        lacking = [cell for cell in cells if not store.has(cell.name)]
         lines.append(
             [shown, f"{len(cells) - len(lacking)} of {len(cells)}", f"`run.py --show {shown}`" if lacking else ""]
         )
     birds = birds_cells.cells()
-    lacking = [cell for cell in birds if cell.name not in store.cells]
+    lacking = [cell for cell in birds if not store.has(cell.name)]
     lines.append(["birds", f"{len(birds) - len(lacking)} of {len(birds)}", "`birds.py`" if lacking else ""])
     return markdown(["for", "cells done", "the rest"], lines)
 
@@ -294,6 +298,7 @@ def refresh(page: str, store: Store, images: Path = IMAGES) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, help="folder of cells to take over")
+    parser.add_argument("--again", action="store_true", help="their baselines were trained a second time")
     parser.add_argument("--show", nargs="+", default=[], help="tables and figures to show; all if none is named")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON")
     parser.add_argument("--page", type=Path, default=PAGE)
@@ -304,7 +309,7 @@ def main() -> None:
 
     store = Store(options.results, TINY if options.tiny else PAPER)
     if options.runs:
-        print(f"{len(store.gather(options.runs))} cells taken over from {options.runs}")
+        print(f"{len(store.gather(options.runs, options.again))} cells taken over from {options.runs}")
         store.save()
     unknown = sorted(set(options.show) - {*TABLES, *figures.FIGURES})
     if unknown:

@@ -10,8 +10,8 @@ import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import cache, cached_property
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +47,12 @@ class Bench:
     def __init__(
         self, spec: str, out: Path, scale: Scale, device: str, channels_last: bool = True, precision: str = "bf16"
     ) -> None:
-        self.spec, self.out, self.scale, self.device = spec, out, scale, torch.device(device)
+        self.out, self.scale, self.device = out, scale, torch.device(device)
         self.precision = precision if self.device.type == "cuda" else "fp32"
         self.training = {"channels_last": channels_last, "precision": self.precision}
         self.network = cache(self._network)
         self.graph = cache(self._graph)
         self.dataset: Dataset = data.load(spec, seed=0, val=scale.val)
-
-    @cached_property
-    def all_images(self) -> Dataset:
-        """With the validation images among those of training too."""
-        return replace(data.load(self.spec, seed=0, val=0), val=self.dataset.val)
 
     def run(self, cell: Cell, deadline: float = math.inf) -> bool:
         """Do a cell, or go on with it; False if time ran out first.
@@ -161,7 +156,7 @@ def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None
     torch.manual_seed(0)
     model = models.build(cell.network, num_classes=bench.dataset.num_classes)
     recipe = tune.recipe("baseline", **{"eval_every": 5, **bench.training, **cell.options["recipe"]})
-    result = _fit(bench, model, bench.dataset, recipe, run.file("tuning"), deadline)
+    result = _fit(bench, model, recipe, run.file("tuning"), deadline)
     if not result.finished:
         return None
     save_weights(run.file("model.safetensors"), model)
@@ -244,7 +239,6 @@ class Tuning:
         options, self.bench, self.cell, self.run = cell.options, bench, cell, run
         self.plan = lcprune.Plan.load(bench.out / cell.needs[0] / "plans" / f"{options['plan']}.json")
         self.full = bench.network(cell.network)
-        self.dataset = bench.all_images if options.get("all_images") else bench.dataset
         self.model = self.begin()
         changes = {"eval_every": 10, "seed": cell.trial, **bench.training, **options["recipe"]}
         self.recipe = tune.recipe("finetune", **changes)
@@ -265,8 +259,7 @@ class Tuning:
         row = bench.row(self.cell, options["method"], options["limit"], options["resource"], plan)
         before = self.begin()
         row |= {f"{name}_before": value for name, value in bench.judge(before, "val", "val_").items()}
-        if self.dataset is bench.dataset:  # else it was trained on the validation images
-            row |= bench.judge(model, "val", "val_")
+        row |= bench.judge(model, "val", "val_")
         if options.get("test", True):
             row |= {f"{name}_before": value for name, value in bench.judge(before, "test", "").items()}
             row |= bench.judge(model, "test", "")
@@ -280,7 +273,7 @@ class Tuning:
 def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
     """Fine-tune one network of a frontier, judge it, keep it."""
     one = Tuning(bench, cell, run)
-    result = _fit(bench, one.model, one.dataset, one.recipe, run.file("tuning"), deadline, one.teacher())
+    result = _fit(bench, one.model, one.recipe, run.file("tuning"), deadline, one.teacher())
     return one.judged(result) if result.finished else None
 
 
@@ -302,7 +295,6 @@ def method(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | Non
 def _fit(
     bench: Bench,
     model: nn.Module,
-    dataset: Dataset,
     recipe: tune.Recipe,
     place: Path,
     deadline: float,
@@ -310,7 +302,7 @@ def _fit(
 ) -> tune.FitResult:
     return tune.fit(
         model,
-        dataset,
+        bench.dataset,
         recipe,
         run_dir=place,
         resume=True,

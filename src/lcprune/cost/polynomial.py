@@ -91,6 +91,9 @@ class Cost:
         macs: terms of the convolution and linear multiply-adds of one sample.
         params: terms of the number of parameters.
         activations: terms of the number of elements that convolution and linear layers write for one sample.
+
+    Attributes:
+        largest: elements of the largest of these outputs, while nothing is cut.
     """
 
     def __init__(
@@ -105,7 +108,10 @@ class Cost:
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self._macs = _Polynomial(macs, len(self.names))
         self._params = _Polynomial(params, len(self.names))
+        activations = list(activations)
         self._activations = _Polynomial(activations, len(self.names))
+        written = [_Polynomial([term], len(self.names)) for term in activations]
+        self.largest = max((float(one(self.sizes.astype(np.float64))) for one in written), default=0.0)
 
     def macs(self, counts: Any) -> Any:
         """Multiply-adds of one sample.

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lcprune")
 
 _CPU_BATCH = 64
-_GPU_SHARE = 0.25  # of the free memory, for what convolution and linear layers write
+_GPU_SHARE = 0.5  # of the free memory, for what layers write
+_LIVE = 6  # outputs as large as the largest that a forward pass keeps at once, at most
 _MOST_ELEMENTS = 2**31 - 1  # per tensor: beyond, libraries change to slower kernels or refuse
 
 
@@ -86,5 +87,7 @@ def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -
         rounds = -(-images // (_CPU_BATCH * threads))
         return -(-images // (rounds * threads))
     free, _ = torch.cuda.mem_get_info(device)
-    per_image = float(graph.cost.activations(graph.cost.sizes)) or 1.0
-    return int(min(images, max(1.0, _GPU_SHARE * free / (4 * per_image)), max(1.0, _MOST_ELEMENTS / per_image)))
+    cost = graph.cost
+    largest = cost.largest or 1.0
+    live = min(float(cost.activations(cost.sizes)), _LIVE * largest) or 1.0
+    return int(min(images, max(1.0, _GPU_SHARE * free / (4 * live)), max(1.0, _MOST_ELEMENTS / largest)))

@@ -136,7 +136,7 @@ def _convolution(  # type: ignore[no-untyped-def]
             b = tl.load(taken)
         else:
             b = tl.load(taken, mask=(d < WIDE)[:, None] & (out < OUT)[None, :], other=0.0)
-        total = tl.dot(a, b, total)
+        total = tl.dot(a, b, total, input_precision="ieee")
     place = row[:, None] * OUT + out[None, :]
     tl.store(y + place, total.to(y.dtype.element_ty), mask=inside[:, None] & (out < OUT)[None, :])
     if SUMS:
@@ -177,6 +177,6 @@ def _weight_gradient(  # type: ignore[no-untyped-def]
         read = x + (((image * height + in_y) * width + in_x) * C)[:, None] + d[None, :]
         a = tl.load(read, mask=seen, other=0.0)
         b = tl.load(dy + row[:, None] * OUT + out[None, :], mask=inside[:, None] & (out < OUT)[None, :], other=0.0)
-        total = tl.dot(tl.trans(a), b, total)
+        total = tl.dot(tl.trans(a), b, total, input_precision="ieee")
     place = (((member * blocks + block) * OUT + out[None, :]) * TAPS + tap) * WIDE + d[:, None]
     tl.store(part + place, total, mask=(d < WIDE)[:, None] & (out < OUT)[None, :])
