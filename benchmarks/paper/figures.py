@@ -44,9 +44,9 @@ def _titled(figure: Made, name: str, title: str, caption: str | None = None) -> 
     return figure and replace(figure, name=name, title=title, caption=caption or figure.caption)
 
 
-def _named(rows: Sequence[Row]) -> list[Row]:
-    """Rows with methods as a reader knows them."""
-    words = {"each": "lcp, search per limit", "sweep": "lcp, shared search", "lcp": "lcp, learned at the tightest"}
+def _named(rows: Sequence[Row], lcp: str = "lcp, learned at the tightest") -> list[Row]:
+    """Rows with methods as a reader knows them; `lcp` says which search is meant where nothing else does."""
+    words = {"each": "lcp, search per limit", "sweep": "lcp, shared search", "lcp": lcp, "anew": "lcp, new statistics"}
     words |= {"single_filter": "single-filter pruning", "morphnet": "MorphNet"}
     return [{**row, "method": words.get(row["method"], row["method"])} for row in rows]
 
@@ -68,7 +68,7 @@ def figure_2(store: Store) -> Made:
 def figure_2_params(store: Store) -> Made:
     """Accuracy against parameters after tuning, limits on parameters."""
     rows = [r for r in store.rows("results", f"{store.network}/tune/") if r["resource"] == "params"]
-    drawn = frontier_params(_records(results=[*original(store), *_named(rows)] if rows else []))
+    drawn = frontier_params(_records(results=[*original(store), *_named(rows, "lcp, shared search")] if rows else []))
     return _titled(drawn, "figure-2-params", "Frontier, parameters")
 
 
@@ -107,7 +107,7 @@ def figure_5(store: Store) -> Made:
 def figure_6(store: Store) -> Made:
     """Small networks: MobileNetV2."""
     rows = [*store.rows("results", "mobilenetv2/tune/"), *store.rows("results", "mobilenetv2/baseline")]
-    return _titled(frontier_macs(_records(results=_named(rows))), "figure-6", "Small networks")
+    return _titled(frontier_macs(_records(results=_named(rows, "lcp, shared search"))), "figure-6", "Small networks")
 
 
 def _compared(store: Store, kinds: dict[str, str], name: str, title: str) -> Made:

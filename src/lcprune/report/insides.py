@@ -146,7 +146,7 @@ def metric(records: Records) -> Figure | None:
                 "layer:Q",
                 scale=alt.Scale(range=DEPTH_COLOURS),
                 title="group",
-                legend=alt.Legend(orient="right"),
+                legend=alt.Legend(orient="right", columns=1),
             ),
             tooltip=[
                 alt.Tooltip("group:N"),

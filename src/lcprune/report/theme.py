@@ -69,6 +69,7 @@ def vega_config(mode: str) -> dict[str, Any]:
             "tickColor": ink["line"],
         },
         "legend": {
+            "columns": 4,
             **label,
             "orient": "top",
             "symbolOpacity": 1,
