@@ -6,7 +6,6 @@ Run folders come and go; `gather` takes over what they record, and everything af
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from paper.scale import PAPER, Scale
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = ("results", "schedule", "search", "metric", "training", "objective")
-SPEED = "speed.json"
 MISSING = "–"
 AGAIN = "-again"  # behind the network in names of cells that began from a baseline trained a second time
 Row = dict[str, Any]
@@ -66,8 +64,6 @@ class Store:
             again: whether their baselines are second ones: they do not replace the cells of the first.
         """
         found = []
-        if (runs / SPEED).is_file():
-            shutil.copyfile(runs / SPEED, self.folder / SPEED)
         for file in sorted(runs.rglob(DONE)):
             folder = file.parent
             name = folder.relative_to(runs).as_posix()

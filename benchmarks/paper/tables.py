@@ -28,7 +28,7 @@ from paper.cells import chosen, percent, registry  # noqa: E402
 from paper.resnet50_latency import table_3  # noqa: E402
 from paper.rivals import table_rivals  # noqa: E402
 from paper.scale import PAPER, TINY  # noqa: E402
-from paper.store import AGAIN, MISSING, RESULTS, SPEED, Row, Store, accuracy  # noqa: E402
+from paper.store import AGAIN, MISSING, RESULTS, Row, Store, accuracy  # noqa: E402
 
 PAGE = BENCHMARKS.parent / "docs" / "results.md"
 IMAGES = BENCHMARKS.parent / "docs" / "images" / "paper"
@@ -232,14 +232,17 @@ def table_best(store: Store) -> str:
 
 
 def table_speed(store: Store) -> str:
-    """Several tunings at once."""
-    header = ["step", "processes", "networks in each", "images per second, in total"]
-    record = store.folder / SPEED
-    if not record.is_file():
-        return markdown(header, [[MISSING] * 4])
-    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
-    lines = [[row["kind"], str(row["jobs"]), str(row["fleet"]), f"{row['images_per_second']:,.0f}"] for row in rows]
-    return markdown(header, lines)
+    """How fast the tunings above went, by how many there were in a fleet."""
+    rates: dict[tuple[int, bool], list[float]] = {}
+    for cell in store.cells.values():
+        if cell["kind"] == "tune" and cell["network"] == store.network:
+            together = cell.get("fleet", 1)
+            rates.setdefault((together, cell["recipe"]["distill"] > 0), []).append(together * cell["rate"])
+    lines = [
+        [str(together), "distilled" if distilled else "", f"{min(found):,.0f}", f"{max(found):,.0f}"]
+        for (together, distilled), found in sorted(rates.items())
+    ]
+    return markdown(["networks together", "", "slowest, images per second", "fastest"], lines or [[MISSING] * 4])
 
 
 def table_missing(store: Store) -> str:
