@@ -73,3 +73,11 @@ def test_from_photographs_to_the_table(
     assert "(chosen)" in birds_cells.table_rates(store)
     assert len(store.rows("search", "birds/cuts/1")) == TINY.pool + TINY.iterations
     assert tables.TABLES["birds"](Store(tmp_path / "empty")).count(MISSING) >= 4
+
+    assert "birds-again/baseline" in store.gather(out, again=True)
+    both = birds_cells.table_birds(store).splitlines()
+    assert [line.split("|")[1].strip() for line in both if "baseline" in line][1:] == [
+        "MobileNetV2 on birds, second baseline"
+    ]
+    assert sum(line.startswith("| naive ") for line in both) == 2
+    assert store.has("birds/baseline") and not store.has("birds/printed")
