@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ def choose(
     learn: str,
     compare: Sequence[str],
     folder: Path | None,
-) -> tuple[dict[str, list[Kept]], dict[float, list[Record]], list[NDArray[np.float64]]]:
+) -> tuple[dict[str, list[Kept]], dict[float, list[Record]], list[dict[str, Any]]]:
     """What each method keeps at each limit.
 
     Args:
@@ -36,22 +37,25 @@ def choose(
         folder: where searches are recorded; None records them nowhere.
 
     Returns:
-        Kept units by method, records by limit, and the compensation of each limit (none without "lcp").
+        Kept units by method, records by limit, and for each limit how "lcp" was learned, as a plan's `meta` has it: the
+        compensation and whether candidates got new statistics (nothing without "lcp").
     """
     histories: dict[float, list[Record]] = {}
     kept: dict[str, list[Kept]] = {}
-    betas: list[NDArray[np.float64]] = []
+    learned: list[dict[str, Any]] = []
     # Scores and losses are shared by all limits: `replace` would forget them.
     scores, evaluator = task.scores, task.evaluator
+    guess = task.guess if "lcp" in compare else None
 
     def at(limit: Limits, records: str | None = None, search: Search = task.search, seed: int = task.seed) -> Task:
         path = None if folder is None or not records else folder / records
         one = replace(task, limits=limit, records=path, search=search, seed=seed)
-        one.scores, one.evaluator = scores, evaluator
+        one.scores, one.evaluator, one.guess = scores, evaluator, guess
         return one
 
     if "lcp" in compare and learn in ("sweep", "each"):
         founds: dict[int, Found] = {}
+        how: dict[int, dict[str, Any]] = {}
         start: list[NDArray[np.float64]] = []
         search = task.search if learn == "each" else _share(task.search, len(limits))
         files = _files(given)
@@ -61,26 +65,31 @@ def choose(
             seed = _seed(task.seed, turn) if learn == "sweep" else task.seed
             learner = at(limits[index], files[index], search, seed)
             founds[index] = methods.learn(learner, start)
+            how[index] = _how(learner, founds[index])
             task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
             if learn == "sweep":
                 start = _best(founds[index].history, search.pool // 2)
         histories = {given[index]: founds[index].history for index in range(len(limits))}
         kept["lcp"] = [founds[index].kept for index in range(len(limits))]
-        betas = [founds[index].beta for index in range(len(limits))]
+        learned = [how[index] for index in range(len(limits))]
     elif "lcp" in compare:
         tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
         learner = at(limits[tightest], "search.jsonl")
         found = methods.learn(learner)
         scores = learner.scores  # a resumed search ranks by the scores it began with
         task.scores = scores
-        histories[given[tightest]], betas = found.history, [found.beta] * len(limits)
+        histories[given[tightest]], learned = found.history, [_how(learner, found)] * len(limits)
         kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
     # Last: a resumed search brought the scores that it began with.
     if "naive" in compare:
         kept["naive"] = [task.ranking.select(limit) for limit in limits]
     if "uniform" in compare:
         kept["uniform"] = [task.ranking.uniform(limit) for limit in limits]
-    return kept, histories, betas
+    return kept, histories, learned
+
+
+def _how(task: Task, found: Found) -> dict[str, Any]:
+    return {"beta": found.beta.tolist(), "recalibrate": task.search.recalibrate}
 
 
 def _files(given: Sequence[float]) -> list[str]:

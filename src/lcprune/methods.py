@@ -7,9 +7,9 @@ def mine(task):
 
 from __future__ import annotations
 
-import copy
 import difflib
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lcprune.errors import ConfigError
-from lcprune.evaluate import Evaluator, collate, guessing_loss, statistics_of
+from lcprune.errors import ConfigError, SearchError
+from lcprune.evaluate import Evaluator
 from lcprune.search import Found, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.select import Limits
@@ -160,6 +160,9 @@ def learn(task: Task, start: Sequence[FloatArray] = ()) -> Found:
     Args:
         task: needs data; its limits are the ones that candidates meet. `search.recalibrate="auto"` is decided in it.
         start: compensations to begin with, beside none at all.
+
+    Raises:
+        SearchError: the network's own loss, or that of every candidate, is not finite.
     """
     if task.search.recalibrate == "auto":
         _decide(task)
@@ -169,6 +172,8 @@ def learn(task: Task, start: Sequence[FloatArray] = ()) -> Found:
         task.scores = records.scores
     evaluator = task.evaluator
     full_loss = evaluator.full_loss()
+    if not math.isfinite(full_loss):
+        raise SearchError("the loss of the network itself is not finite: look at the data and the loss function")
     records.start(task.scores, full_loss)
     sampler = make_sampler(Space.of(task.scores, task.search.form), task.search, task.seed, start)
     try:
@@ -192,19 +197,17 @@ def _decide(task: Task) -> None:
 
     There the loss right after the cut says how wrong the statistics are, not what tuning can make of the network.
     """
-    guess, model, anew = None, task.graph.model, False
+    anew, why = False, ""
     begun = task.recorded("search.recalibrate")  # a search goes on as it began
     if begun is not None:
-        anew = bool(begun)
-    elif statistics_of(model) and not task.search.prepares:  # else the user says how candidates are prepared
-        batches = collate(task.need_samples(), 128, next(model.parameters()).device)
-        guess = guessing_loss(copy.deepcopy(model).eval(), batches, task.loss_fn)
-    if guess is not None:
-        left = guess - task.evaluator.loss(task.ranking.select(task.limits))
-        anew = left < _LEFT * (guess - task.evaluator.full_loss())
+        anew, why = bool(begun), ", as this search began"
+    elif task.guess is not None:
+        left = task.guess - task.evaluator.loss(task.ranking.select(task.limits))
+        anew = left < _LEFT * (task.guess - task.evaluator.full_loss())
+        why = f": naive pruning is {'no ' if anew else ''}better than guessing here"
     task.search = replace(task.search, recalibrate=anew)
+    logger.info("candidates %s%s", "get new batch-norm statistics" if anew else "are judged as they are cut", why)
     if anew:
-        logger.info("naive pruning is no better than guessing here: candidates get new batch-norm statistics")
         task.__dict__.pop("evaluator", None)  # it judges networks as they are cut
 
 

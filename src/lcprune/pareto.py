@@ -190,7 +190,7 @@ def pareto(
     )
     with make_engine(engine) as task.engine:
         task.search = search = task.engine.settle(search)
-        kept, histories, betas = choose(task, given, limits, learn, compare, folder)
+        kept, histories, learned = choose(task, given, limits, learn, compare, folder)
         # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
         judge = task.evaluator if not search.prepares else _plain(task).evaluator
         judge = judge if judge.precision == "fp32" else judge.exactly()
@@ -201,7 +201,7 @@ def pareto(
                 plan, outcome = None, None
                 if clock is not None and latency_ms is not None:
                     plan, outcome = _held(
-                        task, clock, latency_ms[index], limits[index], method, units, betas, index, folder
+                        task, clock, latency_ms[index], limits[index], method, units, learned, index, folder
                     )
                     units = [np.asarray(plan.kept[group.name]) for group in graph.groups]
                 loss = judge.loss(units)
@@ -214,13 +214,14 @@ def pareto(
                     multiple_of=width,
                     seed=seed,
                     difference=difference if np.isfinite(difference) else None,
-                    **({"beta": betas[index].tolist(), "learn": learn} if method == "lcp" else {}),
+                    **({**learned[index], "learn": learn} if method == "lcp" else {}),
                     **({} if outcome is None else {"latency": outcome.to_json()}),
                 )
                 if verify:
                     check(graph, plan)
                 points.append(Point(method, limit, plan, loss, difference, graph, outcome))
-    return Frontier(tuple(points), full_loss, histories, betas[0] if betas and learn == "tightest" else None)
+    beta = np.array(learned[0]["beta"]) if learned and learn == "tightest" else None
+    return Frontier(tuple(points), full_loss, histories, beta)
 
 
 def _held(
@@ -230,14 +231,14 @@ def _held(
     limits: Limits,
     method: str,
     units: Kept,
-    betas: Sequence[NDArray[np.float64]],
+    learned: Sequence[dict[str, Any]],
     index: int,
     folder: Path | None,
 ) -> tuple[Plan, LatencyOutcome]:
     """One network of the frontier, measured, and cut further while it misses its latency."""
     own = replace(task, limits=limits)
     own.scores = task.scores
-    choice = Choice(units, meta={"beta": betas[index]} if method == "lcp" else {})
+    choice = Choice(units, meta=learned[index] if method == "lcp" else {})
 
     def cut(kept: Kept) -> tuple[Plan, nn.Module]:
         plan = task.graph.plan(kept)

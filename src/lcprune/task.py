@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,7 +17,7 @@ from torch import nn
 
 from lcprune import metrics
 from lcprune.errors import DataError
-from lcprune.evaluate import Evaluator, fingerprint, make_evaluator
+from lcprune.evaluate import Evaluator, collate, fingerprint, guessing_loss, make_evaluator, statistics_of
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.search import Record, Records, Search, read_records
 from lcprune.select import Limits, Ranking
@@ -90,6 +91,16 @@ class Task:
         make = make_evaluator if self.engine is None else self.engine.evaluator
         return make(self.graph, self.need_samples(), self.loss_fn, self.search)
 
+    @cached_property
+    def guess(self) -> float | None:
+        """Loss of guessing, by which `search.recalibrate="auto"` is decided; None where nothing is to be decided."""
+        search, model = self.search, self.graph.model
+        # Where the user says how candidates are prepared, that is all that is done to them.
+        if search.recalibrate != "auto" or search.prepares or not statistics_of(model) or len(self.need_samples()) < 2:
+            return None
+        batches = collate(self.need_samples(), 128, next(model.parameters()).device)
+        return guessing_loss(copy.deepcopy(model).eval(), batches, self.loss_fn)
+
     @property
     def metric_name(self) -> str:
         """The metric's name, or that of the function."""
@@ -98,8 +109,6 @@ class Task:
     @property
     def batches(self) -> list[tuple[Any, Any]]:
         """The drawn images as plain (input, target) batches on the network's device."""
-        from lcprune.evaluate import collate
-
         device = next(self.graph.model.parameters()).device
         return [(batch.inputs, batch.target) for batch in collate(self.need_samples(), 128, device)]
 

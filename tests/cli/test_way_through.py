@@ -10,6 +10,7 @@ import lcprune as library
 from lcprune import models
 from lcprune.cli import errands
 from lcprune.runs import Run
+from lcprune.search import read_records
 from lcprune.tune import fit_fleet
 
 
@@ -92,6 +93,10 @@ def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
     for name in ("lcp", "naive", "uniform"):
         assert rows[f"{name} 40 %"]["macs_share"] <= 0.4 < rows[f"{name} 60 %"]["macs_share"] <= 0.6
     assert {row["network"] for row in Run.open("front").records("search")} == {"lcp 60 %", "lcp 40 %"}  # a part each
+    for share in (60, 40):  # how its candidates were judged is said of each limit
+        config = read_records(f"front/search/search-{share / 100:g}.jsonl")[0]["config"]
+        assert rows[f"lcp {share} %"]["recalibrate"] is config["search.recalibrate"]
+    assert "recalibrate" not in rows["naive 40 %"]
     again = lcprune("pareto", "--out", "front", "--resume", "--no-report", "--json", "-q")
     assert again.code == 0, again.err
     assert again.json["results"] == said.json["results"]

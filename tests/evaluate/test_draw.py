@@ -118,6 +118,7 @@ def test_batches_have_the_asked_size_but_for_the_last() -> None:
         ([(INPUTS, TARGETS[:3])], "same first dimension"),
         ([(INPUTS, "cat")], "not str"),
         ([(INPUTS, torch.tensor(1))], "same first dimension"),
+        ([(INPUTS[0], 3)], r"not int; .*DataLoader\(dataset"),
     ],
 )
 def test_what_is_not_data_is_refused(data, message) -> None:

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lcprune
+from lcprune.compensations import LEARN
 from lcprune.evaluate import collate, draw, guessing_loss, make_evaluator, recalibrate, short_tuning
 from lcprune.search import Search
 
@@ -71,6 +73,12 @@ def test_guessing_is_giving_every_image_the_same_answer(plain, digits) -> None:
     expected = float(cross_entropy(right, torch.tensor([3])))
     assert guessing_loss(lambda x: right.expand(len(x), -1), sure, cross_entropy) == pytest.approx(expected, rel=1e-4)
     assert guessing_loss(lambda x: [x], batches, cross_entropy) is None
+    assert guessing_loss(lambda x: x.mean(), batches, lambda output, target: output) is None
+    assert guessing_loss(lambda x: right.log().expand(len(x), -1), batches, cross_entropy) == pytest.approx(np.log(10))
+    soft = [replace(batch, target=torch.nn.functional.one_hot(batch.target, 10).double()) for batch in batches]
+    double = copy.deepcopy(plain.model).double()
+    guess = guessing_loss(lambda x: double(x.double()), soft, cross_entropy)
+    assert guess == pytest.approx(np.log(10), rel=1e-5)
 
 
 @pytest.mark.parametrize(("macs", "anew"), [(0.95, False), (0.1, True)])
@@ -102,8 +110,58 @@ def test_each_limit_of_a_frontier_decides_for_itself(plain, digits, tmp_path) ->
     found = lcprune.pareto(plain.model, digits.example, run_dir=tmp_path, progress=False, **settings)
     texts = {limit: (tmp_path / f"search-{limit:g}.jsonl").read_text() for limit in (0.95, 0.1)}
     assert '"search.recalibrate": false' in texts[0.95] and '"search.recalibrate": true' in texts[0.1]
+    assert [point.plan.meta["recalibrate"] for point in found.curve("lcp")] == [False, True]
     again = lcprune.pareto(plain.model, digits.example, run_dir=tmp_path, resume=True, progress=False, **settings)
     assert [point.plan.kept for point in again.points] == [point.plan.kept for point in found.points]
+    assert [point.plan.meta["recalibrate"] for point in again.curve("lcp")] == [False, True]
+
+
+@pytest.mark.parametrize("learn", LEARN)
+def test_a_frontier_guesses_once(learn, plain, digits, monkeypatch) -> None:
+    guesses = []
+
+    def guess(*arguments):
+        guesses.append(guessing_loss(*arguments))
+        return guesses[-1]
+
+    monkeypatch.setattr(lcprune.task, "guessing_loss", guess)
+    settings = {"data": digits.train, "macs": [0.95, 0.5, 0.1], "learn": learn, "progress": False}
+    lcprune.pareto(plain.model, digits.example, search=SHORT, **settings)
+    assert len(guesses) == 1
+    lcprune.pareto(plain.model, digits.example, search=replace(SHORT, recalibrate=False), **settings)
+    assert len(guesses) == 1
+
+
+def test_the_log_says_how_candidates_are_judged(plain, digits, caplog) -> None:
+    caplog.set_level("INFO", logger="lcprune")
+    settings = {"data": digits.train, "macs": [0.95, 0.1], "search": replace(SHORT, pool=4, iterations=8)}
+    lcprune.pareto(plain.model, digits.example, learn="each", **settings)
+    said = [line for line in caplog.messages if line.startswith(("candidates ", "search"))]
+    assert said[0] == "candidates are judged as they are cut: naive pruning is better than guessing here"
+    assert said[1].startswith("search: 12 steps")
+    assert said[2] == "candidates get new batch-norm statistics: naive pruning is no better than guessing here"
+    assert said[3].startswith("search, new statistics: 12 steps")
+
+
+def test_a_small_last_batch_does_not_count(digits) -> None:
+    torch.manual_seed(0)
+    # After pooling, one image has one value per channel: no variance.
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 8, 3), nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8, 10))
+    )
+    for batch_size, images in ((128, 129), (2, 9)):
+        whole, batches = copy.deepcopy(model), collate(draw(digits.train, images, seed=0), batch_size)
+        assert batches[-1].size == 1
+        recalibrate(whole, batches)
+        expected = copy.deepcopy(model)
+        recalibrate(expected, batches[:-1])
+        assert torch.equal(whole[2].running_var, expected[2].running_var)
+    search = replace(SHORT, images=129, batch_size=128, recalibrate=True)
+    lcprune.prune(model, digits.example, macs=0.5, data=digits.train, search=search, progress=False)
+    one = lcprune.prune(
+        model, digits.example, macs=0.2, data=digits.train, search=replace(SHORT, images=1), progress=False
+    )
+    assert one.plan.meta["recalibrate"] is False
 
 
 def test_what_the_user_prepares_is_not_recalibrated_too(plain, digits) -> None:

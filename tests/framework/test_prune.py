@@ -214,3 +214,40 @@ def test_methods_are_listed_and_extended(plain, digits) -> None:
             lcprune.methods.register("first units")(first)
     finally:
         lcprune.methods._METHODS.pop("first units")
+
+
+@pytest.mark.parametrize("recalibrate", ["auto", True, False])
+def test_a_loss_that_cannot_be_searched_with_is_refused_at_once(recalibrate, plain, digits) -> None:
+    calls = []
+
+    def prune(loss_fn):
+        def counted(output, target):
+            calls.append(1)
+            return loss_fn(output, target)
+
+        search = Search(pool=6, iterations=10, sample=3, images=64, recalibrate=recalibrate)
+        data = {"data": digits.train, "loss_fn": counted, "search": search, "progress": False}
+        return lcprune.prune(plain.model, digits.example, macs=0.5, **data)
+
+    with pytest.raises(lcprune.SearchError, match="of the network itself is not finite"):
+        prune(lambda output, target: cross_entropy(output, target) * float("nan"))
+    assert len(calls) < 6  # no candidate was judged
+    with pytest.raises(lcprune.ConfigError, match=r"shape \(64,\), not one number"):
+        prune(lambda output, target: cross_entropy(output, target, reduction="none"))
+    # A number that is no tensor is good enough.
+    number = prune(lambda output, target: cross_entropy(output, target).item())
+    assert number.plan.kept == prune(cross_entropy).plan.kept
+
+
+def test_volumes_are_pruned_by_their_loss(digits) -> None:
+    """3-D convolutions have no channels-last layout of four dimensions."""
+    nn = torch.nn
+    model = nn.Sequential(
+        *(nn.Conv3d(1, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(), nn.Conv3d(8, 8, 3, padding=1)),
+        *(nn.BatchNorm3d(8), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 10)),
+    )
+    data = [(images[:, :, None], labels) for images, labels in digits.train]
+    for recalibrate in ("auto", True, False):
+        search = Search(pool=3, iterations=3, sample=2, images=64, recalibrate=recalibrate)
+        result = lcprune.prune(model, digits.example[:, :, None], macs=0.5, data=data, search=search, progress=False)
+        assert result.plan.macs <= 0.5 * result.plan.original_macs

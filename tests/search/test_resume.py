@@ -149,3 +149,16 @@ def test_candidates_that_select_a_network_seen_before_are_drawn_again(algorithm,
     assert [record.beta for record in again.history] == [record.beta for record in on.history]
     with pytest.raises(lcprune.errors.SearchError, match="redraw"):
         run(3, run_dir=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(("macs", "anew"), [(0.95, False), (0.1, True)])
+@pytest.mark.parametrize("kept_lines", [0, 1, 2, 7])
+def test_where_a_search_was_killed_does_not_show(kept_lines, macs, anew, plain, digits, tmp_path) -> None:
+    settings = {"macs": macs, "data": digits.train, "search": replace(SHORT, recalibrate="auto"), "progress": False}
+    whole = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, **settings)
+    assert whole.plan.meta["recalibrate"] is anew
+    path = tmp_path / "search.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept_lines]))
+    again = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, resume=True, **settings)
+    assert [replace(r, seconds=0) for r in again.history] == [replace(r, seconds=0) for r in whole.history]
+    assert again.plan.kept == whole.plan.kept and again.plan.meta["recalibrate"] is anew

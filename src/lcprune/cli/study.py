@@ -153,6 +153,8 @@ class Study:
         costs = self._costs(plan)
         row = {"network": name, "method": method, "resource": resource, "limit": limit, "seed": seed, **costs}
         row["search_seconds"] = round(seconds, 2)
+        if "recalibrate" in plan.meta:
+            row["recalibrate"] = plan.meta["recalibrate"]
         if "latency" in plan.meta:
             row.update(latency_row(plan.meta["latency"]))
         row.update(self._judge(model, "_before"))

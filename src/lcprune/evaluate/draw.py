@@ -17,6 +17,8 @@ from lcprune.errors import DataError
 
 logger = logging.getLogger("lcprune")
 
+_BATCH = "a data set of single images becomes batches with torch.utils.data.DataLoader(dataset, batch_size=64)"
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -166,7 +168,9 @@ def _samples(batch: Any) -> _Rows:
     pair = pytree.tree_map(_tensor, tuple(batch))
     sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(pair) if leaf.ndim}
     if len(sizes) != 1 or any(leaf.ndim == 0 for leaf in pytree.tree_leaves(pair)):
-        raise DataError("the inputs and targets of a batch must have the same first dimension, one entry per image")
+        raise DataError(
+            f"the inputs and targets of a batch must have the same first dimension, one entry per image; {_BATCH}"
+        )
     return _Rows(pair, sizes.pop())
 
 
@@ -175,4 +179,4 @@ def _tensor(leaf: Any) -> torch.Tensor:
         return leaf.detach()
     if isinstance(leaf, np.ndarray):
         return torch.as_tensor(leaf)
-    raise DataError(f"data must give batches of tensors, not {type(leaf).__name__}")
+    raise DataError(f"data must give batches of tensors, not {type(leaf).__name__}; {_BATCH}")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.prepare import call
+from lcprune.evaluate.prepare import call, loss_of
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -136,7 +136,7 @@ def mean_loss(model: Callable[..., Any], batches: Sequence[Batch], loss_fn: Loss
     for batch in batches:
         output = call(model, batch.inputs)
         output = pytree.tree_map_only(torch.Tensor, _at_least_float32, output)
-        total = total + loss_fn(output, batch.target).detach().double() * (batch.size / images)
+        total = total + loss_of(loss_fn, output, batch.target).double() * (batch.size / images)
     return torch.as_tensor(total)
 
 

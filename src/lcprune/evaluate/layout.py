@@ -29,13 +29,13 @@ def runs(model: nn.Module, batch: Batch, channels_last: bool = False, bf16: bool
     """
     few = Batch(pytree.tree_map(lambda leaf: leaf[:2], batch.inputs), None, min(2, batch.size))
     model = copy.deepcopy(model).eval()
-    if channels_last:
-        few = few.channels_last()
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if bf16:
-        few = few.bfloat16()
-        model.to(torch.bfloat16)
     try:
+        if channels_last:  # 3-D convolutions have no such layout
+            few = few.channels_last()
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if bf16:
+            few = few.bfloat16()
+            model.to(torch.bfloat16)
         with torch.inference_mode():
             call(model, few.inputs)
     except Exception as error:

@@ -6,12 +6,14 @@ is no better than guessing. Either preparation moves the objective nearer to wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from lcprune.errors import ConfigError
 from lcprune.evaluate.draw import Batch
 
 
@@ -20,6 +22,20 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+def loss_of(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any) -> torch.Tensor:
+    """The loss of a batch.
+
+    Raises:
+        ConfigError: `loss_fn` does not give one number.
+    """
+    loss = torch.as_tensor(loss_fn(output, target))
+    if loss.numel() != 1:
+        raise ConfigError(
+            f"loss_fn gave a tensor of shape {tuple(loss.shape)}, not one number: let it give the mean over the batch"
+        )
+    return loss.detach().reshape(())
 
 
 def statistics_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
@@ -43,29 +59,36 @@ def guessing_loss(
     """Loss of a network that gives every image the same answer: the mean of what `model` answers, or all zeros.
 
     The mean of a classifier's logits is no good guess where it is sure of itself; zeros leave all classes open. None
-    where answers have no mean: they are no tensors, or of different shapes.
+    where answers have no mean: they are no tensors, or of different shapes; or where no such loss is finite.
     """
     mean = torch.zeros(())
     counts: list[int] = []
     for batch in batches:
         out = call(model, batch.inputs)
-        if not isinstance(out, torch.Tensor) or (counts and out.shape[1:] != mean.shape):
+        if not isinstance(out, torch.Tensor) or out.ndim == 0 or (counts and out.shape[1:] != mean.shape):
             return None
-        mean = mean.to(out.device) + out.float().sum(0)
+        out = out if out.dtype == torch.float64 else out.float()
+        mean = mean.to(out.device) + out.sum(0)
         counts.append(len(out))
     mean = mean / sum(counts)
 
     def loss(answer: torch.Tensor) -> float:
         answers = (answer.expand(count, *answer.shape).clone() for count in counts)
-        losses = [float(loss_fn(out, batch.target)) * batch.size for out, batch in zip(answers, batches, strict=True)]
+        pairs = zip(answers, batches, strict=True)
+        losses = [float(loss_of(loss_fn, out, batch.target)) * batch.size for out, batch in pairs]
         return sum(losses) / sum(batch.size for batch in batches)
 
-    return min(loss(mean), loss(torch.zeros_like(mean)))
+    guesses = [guess for guess in (loss(mean), loss(torch.zeros_like(mean))) if math.isfinite(guess)]
+    return min(guesses, default=None)
 
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
-    """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode."""
+    """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode.
+
+    Every batch counts the same, so a last one of no more than half the images is left out: it would weigh too much, and
+    one image may have no variance at all.
+    """
     norms = statistics_of(model)
     if not norms:
         return
@@ -76,7 +99,8 @@ def recalibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
         norm.momentum = None  # a plain average over the batches
         norm.train()
     for batch in batches:
-        call(model, batch.inputs)
+        if 2 * batch.size > batches[0].size:
+            call(model, batch.inputs)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()

@@ -33,11 +33,14 @@ class Search:
         evaluator: "slice" builds each smaller network, "zero" silences weights of one copy in place,
             "auto" zeroes on a GPU where that is exact and slices elsewhere.
         precision: arithmetic of candidates: "fp32", "bf16", or "tf32" (on a GPU). Unless it is "fp32", the best
-            `finalists` candidates are judged again in fp32 before one is chosen.
+            `finalists` candidates are judged again in fp32 before one is chosen. Candidates that are changed before
+            they are judged (`recalibrate`, `tune_steps`, `prepare`) are always judged in fp32.
         finalists: see `precision`.
         recalibrate: re-estimate batch-norm statistics of each candidate before it is judged; "auto" does so at limits
             where naive pruning leaves a network that is no better than guessing, since the loss right after such cuts
-            says nothing about the tuned network. False is the paper's algorithm.
+            says nothing about the tuned network; it leaves candidates as they are where the network has no such
+            statistics or does not answer with one tensor, or with `tune_steps` or `prepare`. False is the paper's
+            algorithm.
         tune_steps: SGD steps on the drawn images given to each candidate before it is judged.
         tune_lr: learning rate of these steps.
         together: candidates asked for together and told in the order asked, so that a search is reproducible for a

@@ -36,7 +36,7 @@ class Record:
         macs: of the candidate.
         params: of the candidate.
         best: the lowest difference told so far.
-        cached: whether an equal selection had been judged before.
+        cached: whether an equal selection had been judged before; never of the first.
         seconds: time since the search began, earlier parts of a resumed one counted in.
     """
 

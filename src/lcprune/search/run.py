@@ -87,7 +87,8 @@ def run_search(
     """
     judges = judge if isinstance(judge, Judges) else InTurn(judge)
     loop = _Loop(sampler, select, judges, cost, search, full_loss, records)
-    with Progress("search", total=search.total, enabled=progress) as bar:
+    title = "search, new statistics" if search.recalibrate is True else "search"
+    with Progress(title, total=search.total, enabled=progress) as bar:
         try:
             while loop.ask():
                 record = loop.tell()
@@ -203,7 +204,7 @@ class _Loop:
             macs=float(self.cost.macs(counts)),
             params=float(self.cost.params(counts)),
             best=min(difference, self.sampler.best_loss),
-            cached=judged.cached,
+            cached=judged.cached and bool(self.told),  # what came before the first one may have looked at it
             seconds=round(time.perf_counter() - self.began, 6),
         )
 
