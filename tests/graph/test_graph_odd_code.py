@@ -24,6 +24,7 @@ class Between(nn.Module):
         self.mix = nn.Parameter(torch.randn(8, 8))
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
         self.memory = nn.LSTM(8, 8, batch_first=True)
+        self.first = 3
         nn.init.normal_(self.norm.bias)
         self.norm.running_mean.normal_()
 
@@ -113,6 +114,72 @@ def indexed_write(net: Between, x: Tensor) -> Tensor:
     return y
 
 
+def some_activated(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    return torch.cat([y[:, :3].tanh(), y[:, 3:]], 1)
+
+
+def half_activated(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    return torch.cat([y[:, :4].tanh(), y[:, 4:]], 1)
+
+
+def some_activated_by_attribute(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    return torch.cat([y[:, : net.first].tanh(), y[:, net.first :]], 1)
+
+
+def some_activated_in_place(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    y[:, :6].tanh_()
+    return y
+
+
+def all_but_one_activated_in_place(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    y[:, :7].tanh_()
+    return y
+
+
+def means_of_parts(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    return x * y[:, :3].mean(1, keepdim=True) * y[:, 3:].mean(1, keepdim=True)
+
+
+def every_second_activated(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    return torch.cat([y[:, ::2].tanh(), y[:, 1::2]], 1)
+
+
+def cropped(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    return torch.cat([F.pad(y, (0, 0, 0, 0, -3, 0)).tanh(), y[:, :3]], 1)
+
+
+def masked_slice(net: Between, x: Tensor) -> Tensor:
+    mask = torch.ones(1, x.shape[1], 1, 1, dtype=x.dtype)
+    mask[:, :3] = 0
+    return net.b(x) * mask
+
+
+def masked_by_index(net: Between, x: Tensor) -> Tensor:
+    mask = torch.ones(x.shape[1], dtype=x.dtype)
+    mask[[0, 3]] = 0
+    return net.b(x) * mask.view(-1, 1, 1)
+
+
+def masked_by_parts(net: Between, x: Tensor) -> Tensor:
+    half = x.shape[1] // 2
+    mask = torch.cat([torch.ones(half, dtype=x.dtype), torch.zeros(x.shape[1] - half, dtype=x.dtype)])
+    return net.b(x) * mask.view(-1, 1, 1)
+
+
+def refilled(net: Between, x: Tensor) -> Tensor:
+    scale = torch.ones(x.shape[1], dtype=x.dtype)
+    scale.fill_(3)
+    return x * scale.view(-1, 1, 1)
+
+
 # What runs, and which of the two convolutions must be prunable (in whole or in part).
 CODE: dict[str, tuple[Callable[[Between, Tensor], Tensor], str]] = {
     "assigned slice": (assigned_slice, ""),
@@ -140,6 +207,26 @@ CODE: dict[str, tuple[Callable[[Between, Tensor], Tensor], str]] = {
     "gram": (gram, "ab"),
     "tied transpose": (tied_transpose, "ab"),
     "indexed write": (indexed_write, "a"),
+    "some activated": (some_activated, "a"),
+    "half activated": (half_activated, "a"),
+    "some activated, by attribute": (some_activated_by_attribute, "ab"),
+    "some activated, in place": (some_activated_in_place, "a"),
+    "all but one activated, in place": (all_but_one_activated_in_place, "a"),
+    "one channel as a gate": (lambda net, x: x * net.b(x)[:, 1:2].sigmoid(), "a"),
+    "means of parts": (means_of_parts, "a"),
+    "cropped": (cropped, "a"),
+    "every second activated": (every_second_activated, "a"),
+    "masked slice": (masked_slice, ""),
+    "masked by index": (masked_by_index, ""),
+    "masked by parts": (masked_by_parts, ""),
+    "refilled": (refilled, "a"),
+    "counted up": (lambda net, x: net.b(x) * torch.ones(x.shape[1]).cumsum(0).view(-1, 1, 1), ""),
+    "looked up": (lambda net, x: x * net.mix.view(-1)[(net.b(x) > 0).long()].mean(1, keepdim=True), "a"),
+    "largest place": (lambda net, x: x * net.mix.view(-1)[net.b(x).argmax(1, keepdim=True)], "a"),
+    "largest place of two answers": (lambda net, x: x * net.b(x).max(1, keepdim=True)[1], "a"),
+    "largest value of two answers": (lambda net, x: x * net.b(x).max(1, keepdim=True)[0], "ab"),
+    "triangle of space": (lambda net, x: net.b(x).triu(), "ab"),
+    "triangle of a matrix": (lambda net, x: torch.einsum("bchw,dc->bdhw", net.b(x), net.mix.tril()), "a"),
 }
 
 
@@ -161,3 +248,18 @@ def test_cut_or_frozen_but_never_wrong(name: str) -> None:
         verification = lcprune.verify(net, plan, x)
         assert verification.ok, (name, str(verification))
         assert sum(p.numel() for p in plan.apply(net).parameters()) == plan.params
+
+
+@pytest.mark.parametrize("answer", [lambda y: y.argmax(1), lambda y: y.max(1), lambda y: y.min(1)[1]])
+def test_class_numbers_keep_their_classes(answer: Callable[[Tensor], Tensor]) -> None:
+    class Classes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 5, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return answer(self.head(self.a(x).relu()))
+
+    graph = lcprune.trace(Classes(), torch.randn(2, 3, 6, 6))
+    assert [group.name for group in graph.groups] == ["a"]
+    assert "place among the channels" in graph.frozen["head"]

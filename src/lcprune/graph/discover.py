@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
-from lcprune.graph.labels import Labels, varying
+from lcprune.graph.labels import Labels, Site, Taken, varying
 from lcprune.graph.rules import Call
 from lcprune.graph.run import Run, named_tensors
 
@@ -92,6 +92,16 @@ class Grid:
         return first.ravel(), self.atoms.ravel()
 
 
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Channels that were taken by position out of an axis, and read; both sorted, without phantoms."""
+
+    module: str
+    site: Site
+    atoms: Atoms
+    whole: Atoms
+
+
 class Discover(Run):
     """Collects edges between atoms, frozen atoms and everything that later steps ask for.
 
@@ -123,6 +133,7 @@ class Discover(Run):
         self.contractions: list[Contraction] = []
         self.grids: list[Grid] = []
         self.mixed: list[tuple[Atoms, str]] = []
+        self.parts: dict[tuple[Site, bytes, bytes], Part] = {}
         self.facts: dict[str, list[Fact]] = {}
         self.group_uses: list[tuple[str, Atoms]] = []
         self._slices: dict[tuple[int, int], tuple[Tensor, str, dict[int, Tensor]]] = {}
@@ -135,6 +146,7 @@ class Discover(Run):
             if isinstance(tensor, Tensor):
                 for layer in self.labels_of(tensor).layers:
                     self.freeze(layer, "reaches the network's output")
+                self.read(self.labels_of(tensor))
         self._grids_of_slices()
         return out
 
@@ -172,6 +184,11 @@ class Discover(Run):
         key = (id(layer), dim)
         _, _, parts = self._slices.setdefault(key, (layer, self.module, {}))
         parts[start] = part
+
+    def take(self, taken: Taken) -> None:
+        atoms, whole = real(taken.part), real(taken.whole)
+        key = (taken.site, atoms.tobytes(), whole.tobytes())
+        self.parts.setdefault(key, Part(self.module, taken.site, atoms, whole))
 
     def reorder(self) -> None:
         self.reordered = True
@@ -244,6 +261,12 @@ def tied(layer: Tensor, dim: int) -> tuple[Atoms, Atoms, Atoms]:
     shape = [-1 if d == dim else 1 for d in range(layer.ndim)]
     place = torch.arange(layer.shape[dim]).reshape(shape).expand_as(layer)
     return _numpy(layer.narrow(dim, 0, 1).expand_as(layer)), _numpy(layer), _numpy(place)
+
+
+def real(layer: Tensor) -> Atoms:
+    """The atoms of a layer, each once, sorted, without phantoms."""
+    atoms = np.unique(layer.numpy())
+    return atoms[atoms >= 0]
 
 
 def _numpy(layer: Tensor) -> Atoms:

@@ -15,6 +15,17 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+Site = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """Where in the code `part` was taken by position out of `whole`."""
+
+    site: Site
+    whole: Tensor
+    part: Tensor
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:
@@ -25,16 +36,20 @@ class Labels:
         uniform: all elements are equal (zeros, a filled tensor), so any of them may go.
         weight: computed from parameters and buffers alone.
         constant: dimensions along which one slice was repeated, so that any of the copies may go.
+        places: layers in which the values are places (argmax): whoever reads them needs every channel where it is.
+        taken: what was just taken by position out of what.
     """
 
     layers: tuple[Tensor, ...] = ()
     uniform: bool = False
     weight: bool = False
     constant: frozenset[int] = frozenset()
+    places: tuple[Tensor, ...] = ()
+    taken: tuple[Taken, ...] = ()
 
     def moved(self, layers: Sequence[Tensor]) -> Labels:
         """The same value with its elements elsewhere."""
-        return replace(self, layers=tuple(layers), constant=frozenset())
+        return replace(self, layers=tuple(layers), constant=frozenset(), places=(), taken=())
 
 
 PLAIN = Labels()

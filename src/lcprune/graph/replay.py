@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
-from lcprune.graph.discover import Atoms, Discover, WeightAxis, tied
-from lcprune.graph.labels import Labels
+from lcprune.graph.discover import Atoms, Discover, WeightAxis, real, tied
+from lcprune.graph.labels import Labels, Site, Taken
 from lcprune.graph.run import Run
 
 Order = dict[tuple[str, int], Atoms]
 
 _LONGEST_LINE = 1 << 16
+_TAKEN = "other channels would be taken by position than before"
 
 
 class Mismatch(Exception):
@@ -54,6 +55,7 @@ class Pairs:
         lines = [self._line_key(*line) for line in discovered.lines]
         self.line_keys = np.unique(np.concatenate(lines or [np.empty(0, np.int64)]))
         self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
+        self.parts = list(discovered.parts.values())
         self._by_axis: dict[tuple[str, int], dict[int, list[int]]] = {}
 
     def _key(self, a: Atoms, b: Atoms) -> Atoms:
@@ -118,6 +120,31 @@ class Replay(Run):
         self.pairs = pairs
         self.wanted: Order = {}
         self._axis_of = _AxisFinder(axes)
+        kept = np.zeros(pairs.count, dtype=bool)
+        kept[np.concatenate(list(order.values()) or [np.empty(0, np.int64)])] = True
+        # What is left of every part that was taken by position, and of the axis it was taken from.
+        self._parts = [(part, part.atoms[kept[part.atoms]], part.whole[kept[part.whole]]) for part in pairs.parts]
+        self._left = {(part.site, atoms.tobytes()) for part, atoms, _ in self._parts}
+        self._taken: set[tuple[Site, bytes]] = set()
+
+    def forward(self, args: tuple[Any, ...]) -> Any:
+        out = super().forward(args)
+        for tensor in tree_iter(out):
+            if isinstance(tensor, Tensor):
+                self.read(self.labels_of(tensor))
+        for part, atoms, whole in self._parts:
+            # Taking all that is left may be no operator at all; a part of which nothing is left may not be asked for.
+            if 0 < len(atoms) < len(whole) and (part.site, atoms.tobytes()) not in self._taken:
+                self.stack.append(part.module)
+                raise Mismatch(_TAKEN, whole)
+        return out
+
+    def take(self, taken: Taken) -> None:
+        atoms = real(taken.part)
+        key = (taken.site, atoms.tobytes())
+        if len(atoms) and key not in self._left:
+            raise Mismatch(_TAKEN, real(taken.whole))
+        self._taken.add(key)
 
     def meet(self, a: Tensor, b: Tensor, follower: int | None = None) -> Tensor:
         try:

@@ -9,7 +9,9 @@ each answer in their own way.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from lcprune.graph.labels import PLAIN, Labels
+from lcprune.graph.labels import PLAIN, Labels, Site, Taken
 from lcprune.graph.rules import Call, Rule, find_rule
 
 _LABELS = "_lcprune_labels"
@@ -38,7 +40,7 @@ class Run(TorchDispatchMode):
         self.call: Call | None = None
         self.module_names = {id(module): name for name, module in model.named_modules()}
         self.stack: list[str] = []
-        self._written: set[int] = set()
+        self._written: dict[int, Tensor] = {}
         for name, tensor in named_tensors(model):
             if name in weights:
                 setattr(tensor, _LABELS, weights[name])
@@ -87,6 +89,9 @@ class Run(TorchDispatchMode):
     def slice(self, layer: Tensor, dim: int, start: int, part: Tensor) -> None:
         """`part` was sliced out of `layer` along `dim`."""
 
+    def take(self, taken: Taken) -> None:
+        """Channels that were taken by position are read, so a cut network must find the same ones there."""
+
     def reorder(self) -> None:
         """An operator was run that does not keep the order of the channels that stay."""
 
@@ -122,21 +127,49 @@ class Run(TorchDispatchMode):
         self.operations += 1
         rule = find_rule(func)
         call = self.call = self.prepare(Call(func, args, kwargs or {}, self.labels_of))
+        for labels in call.labels:
+            self.read(labels)
         out = self.execute(call, rule)
         if call.labelled or rule.always:
             self.attach(out, rule.apply(self, call, out))
         elif call.tensors:
-            self.attach(out, Labels(uniform=call.uniform, weight=call.weight))
+            even = call.uniform and not rule.uneven
+            if call.inplace and not (even and _whole(call.tensors[0])):
+                self.wrote(call.tensors[0])
+            self.attach(out, Labels(uniform=even, weight=call.weight))
         self.after(call, out)
         return out
+
+    def read(self, labels: Labels) -> None:
+        """Values are read: if they are places, or were taken from a place, channels must be where they were."""
+        for layer in labels.places:
+            self.freeze(layer, "its place among the channels is used as a value")
+        for taken in labels.taken:
+            self.take(taken)
+
+    def site(self) -> Site:
+        """The lines of code that lead from `forward` to the operator that is running."""
+        found = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not Run.forward.__code__:
+            found.append((frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_lasti))
+            frame = frame.f_back
+        return tuple(found)
 
     def prepare(self, call: Call) -> Call:
         """Constants that the code keeps elsewhere join a network that runs on shapes alone."""
         places = {tensor.device.type for tensor in call.tensors}
         if "meta" not in places or len(places) == 1:
             return call
-        args, kwargs = tree_map_only(Tensor, _to_meta, (call.args, call.kwargs))
+        args, kwargs = tree_map_only(Tensor, self._to_meta, (call.args, call.kwargs))
         return Call(call.func, args, kwargs, self.labels_of)
+
+    def _to_meta(self, tensor: Tensor) -> Tensor:
+        if tensor.device.type == "meta":
+            return tensor
+        moved = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        setattr(moved, _LABELS, self.labels_of(tensor))
+        return moved
 
     def execute(self, call: Call, rule: Rule) -> Any:
         """Run the operator itself."""
@@ -173,7 +206,8 @@ class Run(TorchDispatchMode):
 
     def wrote(self, tensor: Tensor) -> None:
         """Something was written in place into `tensor`: memory that it shares is no longer uniform."""
-        self._written.add(tensor.untyped_storage()._cdata)
+        if self.labels_of(tensor).uniform:
+            self._written[tensor.untyped_storage()._cdata] = tensor  # kept, lest its address be given away again
 
     @property
     def module(self) -> str:
@@ -218,13 +252,9 @@ def _shape_only(call: Call) -> Any:
     return None
 
 
-def _to_meta(tensor: Tensor) -> Tensor:
-    if tensor.device.type == "meta":
-        return tensor
-    moved = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    if hasattr(tensor, _LABELS):
-        setattr(moved, _LABELS, getattr(tensor, _LABELS))
-    return moved
+def _whole(tensor: Tensor) -> bool:
+    """Whether a tensor is all that lies in its memory."""
+    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -57,10 +57,10 @@ class Trials:
                 return
             self._mend(failure)
 
-    def _edges(self) -> list[NDArray[np.int64]]:
-        """All groups without their first and last units: what acts by position shows at the ends."""
+    def _without(self, first: int, last: int) -> list[NDArray[np.int64]]:
+        """All groups without some of their first or last units: what acts by position shows at the ends."""
         groups = self.structure.units.groups
-        return [np.arange(1, group.size - 1) if group.size > 3 else np.arange(group.size) for group in groups]
+        return [np.arange(first, g.size - last) if g.size > 2 else np.arange(g.size) for g in groups]
 
     # -- trying -------------------------------------------------------------------------------------------------
 
@@ -255,7 +255,8 @@ class Trials:
 # Cuts that must all succeed, one after another.
 _CUTS: tuple[Callable[[Trials], list[NDArray[np.int64]]], ...] = (
     lambda trials: trials._choose(None),
-    lambda trials: trials._edges(),
+    lambda trials: trials._without(first=1, last=0),
+    lambda trials: trials._without(first=0, last=1),
     lambda trials: trials._choose(None),
 )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from lcprune.graph.labels import Labels, pad_rank, reshape_layer, squeeze_constant, squeeze_strides, varying
+from lcprune.graph.labels import Labels, Taken, pad_rank, reshape_layer, squeeze_constant, squeeze_strides, varying
 from lcprune.graph.rules.elementwise import combine
 from lcprune.graph.rules.table import Call, Outcome, rule
 
@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 def identity(run: Run, call: Call, out: Any) -> Outcome:
     """Nothing moves."""
     return call.labels[0]
+
+
+# View operators that take some positions of an axis, and where their `dim` stands.
+_TAKING = {
+    "chunk": 2,
+    "narrow": 1,
+    "select": 1,
+    "slice": 1,
+    "split": 2,
+    "split_with_sizes": 2,
+    "tensor_split": 2,
+    "unbind": 1,
+}
 
 
 @rule(
@@ -42,7 +55,22 @@ def view_op(run: Run, call: Call, out: Any) -> Outcome:
         for own, part in zip(layers, parts, strict=True):
             own.append(squeeze_strides(part))
         _report_parts(run, call, layer, parts)
-    return [call.labels[0].moved(own) for own in layers]
+    taken = _taken(run, call, layers)
+    return [replace(call.labels[0].moved(own), taken=some) for own, some in zip(layers, taken, strict=True)]
+
+
+def _taken(run: Run, call: Call, layers: list[list[Tensor]]) -> list[tuple[Taken, ...]]:
+    """For every output, what it takes by position out of the labelled axes."""
+    position = _TAKING.get(call.name.removeprefix("aten::"))
+    if position is None:
+        return [()] * len(layers)
+    dim = call.arg(position, "dim", 0) % call.input.ndim
+    wholes = call.labels[0].layers
+    along = [place for place, whole in enumerate(wholes) if whole.shape[dim] > 1]
+    if not along:
+        return [()] * len(layers)
+    site = run.site()
+    return [tuple(Taken(site, wholes[place], own[place]) for place in along) for own in layers]
 
 
 @rule("expand", always=True)
@@ -137,7 +165,7 @@ def repeat(run: Run, call: Call, out: Any) -> Outcome:
 
 @rule(
     *("pixel_shuffle", "pixel_unshuffle", "native_channel_shuffle", "channel_shuffle", "im2col"),
-    *("repeat_interleave", "rot90", "tril", "triu"),
+    *("repeat_interleave", "rot90"),
 )
 def rearrange(run: Run, call: Call, out: Any) -> Outcome:
     """Anything else that copies elements to other places: run in full on one sample's labels."""
@@ -171,7 +199,18 @@ def _centre_of_patches(moved: Tensor, call: Call) -> Tensor:
     return moved.amax(dim=-1, keepdim=True).long() - 1
 
 
-@rule("cat", "concat", "concatenate")
+@rule("tril", "triu", uneven=True)
+def triangle(run: Run, call: Call, out: Any) -> Outcome:
+    """Half of a matrix is set to zero, by position."""
+    layers = []
+    for layer in call.labels[0].layers:
+        if varying(layer) & {layer.ndim - 2, layer.ndim - 1}:
+            run.freeze(layer, f"is set to zero by position ({call.name.removeprefix('aten::')})")
+        layers.append(layer)
+    return Labels(tuple(layers), weight=call.labels[0].weight)
+
+
+@rule("cat", "concat", "concatenate", uneven=True)
 def cat(run: Run, call: Call, out: Any) -> Outcome:
     """Layers along the dimension are strung together; the others meet."""
     tensors = [tensor for tensor in call.args[0] if tensor.numel() or tensor.ndim == out.ndim]
@@ -180,7 +219,7 @@ def cat(run: Run, call: Call, out: Any) -> Outcome:
     return _concatenate(run, [tensor.shape for tensor in tensors], labels, dim)
 
 
-@rule("stack")
+@rule("stack", uneven=True)
 def stack(run: Run, call: Call, out: Any) -> Outcome:
     """A new dimension, then as `cat`."""
     dim = call.arg(1, "dim", 0) % out.ndim
@@ -222,7 +261,7 @@ def _concatenate(run: Run, shapes: Sequence[Sequence[int]], labels: list[Labels]
         layers += along[0]
     heads = [[*shape[:dim], 1, *shape[dim + 1 :]] for shape in shapes]
     rest = combine(run, heads, across, ndim)
-    return Labels(tuple(layers) + rest.layers, rest.uniform and not layers, rest.weight)
+    return Labels(tuple(layers) + rest.layers, weight=rest.weight)
 
 
 def _belongs(layer: Tensor, length: int, dim: int) -> bool:
@@ -230,7 +269,7 @@ def _belongs(layer: Tensor, length: int, dim: int) -> bool:
     return layer.shape[dim] > 1 or (length == 1 and not varying(layer))
 
 
-@rule("constant_pad_nd")
+@rule("constant_pad_nd", uneven=True)
 def constant_pad(run: Run, call: Call, out: Any) -> Outcome:
     """Padding of a labelled axis: channels without a weight behind them."""
     pads = list(call.args[1])
@@ -242,7 +281,9 @@ def constant_pad(run: Run, call: Call, out: Any) -> Outcome:
             if layer.shape[dim] == 1 or (before == 0 and after == 0):
                 continue
             if before < 0 or after < 0:
+                whole = layer
                 layer = layer.narrow(dim, max(0, -before), layer.shape[dim] + min(0, before) + min(0, after))
+                run.take(Taken(run.site(), whole, layer))
             pieces = [layer]
             for amount, place in ((before, 0), (after, len(pieces))):
                 if amount > 0:
@@ -252,7 +293,7 @@ def constant_pad(run: Run, call: Call, out: Any) -> Outcome:
                     pieces.insert(place if place == 0 else len(pieces), atoms.expand(target))
             layer = torch.cat(pieces, dim)
         layers.append(layer)
-    return call.labels[0].moved(layers)
+    return Labels(tuple(layers), weight=call.labels[0].weight)
 
 
 @rule("index", "index_select", "gather", "embedding", "take", "take_along_dim")
@@ -287,4 +328,7 @@ def _index(run: Run, call: Call, out: Any) -> Outcome:
             continue
         shape = list(layer.shape)
         layers.append(layer.reshape(shape[: dims[0]] + [1] * max(ranks) + shape[dims[-1] + 1 :]))
+    for label in call.labels[1:]:
+        for layer in label.layers:
+            run.freeze(layer, "holds positions")
     return Labels(tuple(layer for layer in layers if layer.ndim == out.ndim), weight=call.labels[0].weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -13,6 +14,8 @@ from lcprune.graph.rules.table import Call, Outcome, rule
 if TYPE_CHECKING:
     from lcprune.graph.run import Run
 
+# Their last output says where the others were found.
+_PLACES = ("aten::argmax", "aten::argmin", "aten::max", "aten::median", "aten::min", "aten::mode")
 # Position of the `dim` argument, where it is not 1.
 _DIM = {"aten::linalg_vector_norm": 2, "aten::norm": 2}
 
@@ -51,7 +54,12 @@ def reduce(run: Run, call: Call, out: Any) -> Outcome:
         if here:
             layer = run.tie(layer, here)
         layers.append(layer if keep else layer.reshape([n for d, n in enumerate(layer.shape) if d not in dims]))
-    return Labels(tuple(layers), weight=call.labels[0].weight)
+    labels = Labels(tuple(layers), weight=call.labels[0].weight)
+    if call.name not in _PLACES:
+        return labels
+    reduced = [layer for layer in call.labels[0].layers if varying(layer) & dims]
+    places = replace(labels, places=tuple(reduced))
+    return places if isinstance(out, Tensor) and "arg" in call.name else [labels, places]
 
 
 def _dims(call: Call) -> set[int]:

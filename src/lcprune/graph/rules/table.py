@@ -72,18 +72,22 @@ class Rule:
         mixes: elements along an axis influence one another (normalisation, reduction).
         contracts: an axis of the inputs is summed against a weight.
         always: apply even if no input has labels.
+        uneven: equal elements may come out unequal (padding, concatenation, running sums).
     """
 
     apply: Apply
     mixes: bool = False
     contracts: bool = False
     always: bool = False
+    uneven: bool = False
 
 
 _RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str, mixes: bool = False, contracts: bool = False, always: bool = False) -> Callable[[Apply], Apply]:
+def rule(
+    *names: str, mixes: bool = False, contracts: bool = False, always: bool = False, uneven: bool = False
+) -> Callable[[Apply], Apply]:
     """Register a rule for operators by name; in-place variants are found by the same name."""
 
     def register(apply: Apply) -> Apply:
@@ -91,7 +95,7 @@ def rule(*names: str, mixes: bool = False, contracts: bool = False, always: bool
             full = name if "::" in name else f"aten::{name}"
             if full in _RULES:
                 raise ValueError(f"operator {full} has a rule already")
-            _RULES[full] = Rule(apply, mixes, contracts, always)
+            _RULES[full] = Rule(apply, mixes, contracts, always, uneven)
         return apply
 
     return register
@@ -109,7 +113,7 @@ def find_rule(func: Any) -> Rule:
     return _RULES["lcprune::unknown"]
 
 
-@rule("lcprune::unknown")
+@rule("lcprune::unknown", uneven=True)
 def _unknown(run: Run, call: Call, out: Any) -> Outcome:
     for labels in call.labels:
         for layer in labels.layers:
