@@ -25,7 +25,7 @@ def choose(
     learn: str,
     compare: Sequence[str],
     folder: Path | None,
-) -> tuple[dict[str, list[Kept]], dict[float, list[Record]], list[dict[str, Any]]]:
+) -> tuple[dict[str, list[Kept]], dict[int, list[Record]], list[dict[str, Any]]]:
     """What each method keeps at each limit.
 
     Args:
@@ -37,10 +37,10 @@ def choose(
         folder: where searches are recorded; None records them nowhere.
 
     Returns:
-        Kept units by method, records by limit, and for each limit how "lcp" was learned, as a plan's `meta` has it: the
-        compensation and whether candidates got new statistics (nothing without "lcp").
+        Kept units by method, records by the position of the limit, and for each limit how "lcp" was learned, as in the
+        plan's `meta`: the compensation and whether candidates got new statistics (nothing without "lcp").
     """
-    histories: dict[float, list[Record]] = {}
+    histories: dict[int, list[Record]] = {}
     kept: dict[str, list[Kept]] = {}
     learned: list[dict[str, Any]] = []
     # Scores and losses are shared by all limits: `replace` would forget them.
@@ -69,7 +69,7 @@ def choose(
             task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
             if learn == "sweep":
                 start = _best(founds[index].history, search.pool // 2)
-        histories = {given[index]: founds[index].history for index in range(len(limits))}
+        histories = {index: founds[index].history for index in range(len(limits))}
         kept["lcp"] = [founds[index].kept for index in range(len(limits))]
         learned = [how[index] for index in range(len(limits))]
     elif "lcp" in compare:
@@ -78,7 +78,7 @@ def choose(
         found = methods.learn(learner)
         scores = learner.scores  # a resumed search ranks by the scores it began with
         task.scores = scores
-        histories[given[tightest]], learned = found.history, [_how(learner, found)] * len(limits)
+        histories[tightest], learned = found.history, [_how(learner, found)] * len(limits)
         kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
     # Last: a resumed search brought the scores that it began with.
     if "naive" in compare:

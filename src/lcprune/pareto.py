@@ -56,6 +56,7 @@ class Point:
         difference: |L(full) - loss|.
         graph: of the network it is cut from.
         latency: limit, prediction and measurement, if there was a latency limit.
+        history: the search at this very limit; empty where there was none.
     """
 
     method: str
@@ -65,6 +66,7 @@ class Point:
     difference: float
     graph: ChannelGraph
     latency: LatencyOutcome | None = None
+    history: list[Record] = field(default_factory=list)
 
     @property
     def macs(self) -> float:
@@ -89,7 +91,7 @@ class Frontier:
     Attributes:
         points: of every method, in the order of the limits.
         full_loss: of the network before pruning.
-        histories: limit that was searched at -> records of the search.
+        histories: limit that was searched at -> records of the search; of equal limits the last (points have theirs).
         beta: the reused compensation; None if every limit has its own.
     """
 
@@ -219,9 +221,10 @@ def pareto(
                 )
                 if verify:
                     check(graph, plan)
-                points.append(Point(method, limit, plan, loss, difference, graph, outcome))
+                history = histories.get(index, []) if method == "lcp" else []
+                points.append(Point(method, limit, plan, loss, difference, graph, outcome, history))
     beta = np.array(learned[0]["beta"]) if learned and learn == "tightest" else None
-    return Frontier(tuple(points), full_loss, histories, beta)
+    return Frontier(tuple(points), full_loss, {given[index]: found for index, found in histories.items()}, beta)
 
 
 def _held(
@@ -262,11 +265,12 @@ def _limits(
     latency_ms: Sequence[float | str] | None,
     clock: Clock | None,
 ) -> tuple[list[float], list[Limits]]:
-    columns: dict[str, list[Any]] = {
-        name: list(column)
-        for name, column in (("macs", macs), ("params", params), (LATENCY, latency_ms))
-        if column is not None
-    }
+    columns: dict[str, list[Any]] = {}
+    for name, column in (("macs", macs), ("params", params), (LATENCY, latency_ms)):
+        if column is not None:
+            if isinstance(column, str) or not np.iterable(column):
+                raise ConfigError(f"{name}={column!r} is one limit: a frontier takes a list, {name}=[{column!r}]")
+            columns[name] = list(column)
     if not columns or not next(iter(columns.values())):
         raise ConfigError("a frontier needs limits, e.g. macs=[0.2, 0.3, 0.5, 0.7]")
     if len({len(column) for column in columns.values()}) > 1:

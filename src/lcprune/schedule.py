@@ -11,7 +11,7 @@ import numpy as np
 from lcprune.cost import Cost
 from lcprune.errors import ConfigError
 from lcprune.select import Limits
-from lcprune.select.limits import Extra
+from lcprune.select.limits import Extra, check_limit
 
 Limit = float | Sequence[float] | None
 
@@ -74,7 +74,7 @@ def limit_schedule(
 
 def _column(name: str, limit: Limit, count: int, full: float) -> list[float]:
     for value in _values(limit):
-        Limits(macs=value)  # refuses what is not a limit
+        check_limit(name, value)
     absolute = [value * full if value <= 1 else float(value) for value in _values(limit)]
     if len(absolute) == 1:
         return [float(value) for value in np.linspace(full, absolute[0], count + 1)[1:]]

@@ -109,6 +109,11 @@ def test_batches_have_the_asked_size_but_for_the_last() -> None:
     assert [batch.size for batch in made] == [8, 8, 4] and made[0].inputs.shape == (8, 1)
 
 
+def test_samples_of_a_data_set_are_stacked_as_they_are() -> None:
+    (batch,) = collate([(INPUTS[0], 3), (INPUTS[1].numpy(), 4)], 2)
+    assert torch.equal(batch.inputs, INPUTS[:2]) and torch.equal(batch.target, torch.tensor([3, 4]))
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

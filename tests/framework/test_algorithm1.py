@@ -167,5 +167,6 @@ def test_limit_schedules(plain) -> None:
     ]:
         with pytest.raises(lcprune.ConfigError, match=message):
             limit_schedule(cost, **settings)
-    with pytest.raises(lcprune.BudgetError, match="-1"):
-        limit_schedule(cost, macs=[0.5, -1])
+    for name in ("macs", "params"):
+        with pytest.raises(lcprune.BudgetError, match=f"{name}=-1 is not"):
+            limit_schedule(cost, **{name: [0.5, -1]})

@@ -152,3 +152,20 @@ def test_losses_are_of_float32_where_candidates_are_ranked_in_less(plain, digits
 def test_mistakes_are_named(settings, message, plain, digits) -> None:
     with pytest.raises(lcprune.ConfigError, match=message):
         frontier(plain, digits, **settings)
+
+
+def test_of_two_networks_with_one_limit_in_common_each_has_its_own_search(plain, digits) -> None:
+    both = {"macs": [0.5, 0.5], "params": [0.9, 0.2]}
+    found = lcprune.pareto(plain.model, digits.example, data=digits.train, search=SHORT, progress=False, **both)
+    wide, narrow = found.curve("lcp")
+    assert all(record.params > 0.2 * plain.graph.params for record in wide.history)
+    assert all(record.params <= 0.2 * plain.graph.params for record in narrow.history)
+    assert wide.history and narrow.history and not any(point.history for point in found.curve("naive"))
+
+
+def test_one_limit_is_no_list(plain, digits) -> None:
+    for name, limit in (("macs", 0.5), ("latency_ms", "60%")):
+        with pytest.raises(lcprune.ConfigError, match=rf"{name}=\[{limit!r}\]"):
+            lcprune.pareto(
+                plain.model, digits.example, data=digits.train, latency=float, progress=False, **{name: limit}
+            )

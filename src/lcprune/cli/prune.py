@@ -250,9 +250,8 @@ def pareto(
             limits: dict[str, Any] = {} if macs is None else {"macs": point.limit}
             if latency is not None:
                 limits["latency_ms"] = latency[number % len(latency)]
-            history = frontier.histories.get(point.limit, []) if point.method == "lcp" else []
-            spent = max((record.seconds for record in history), default=0.0)  # on this limit's own search
-            errands.append(Errand(point.method, limits, seed, point.plan, history, spent))
+            spent = max((record.seconds for record in point.history), default=0.0)  # on this limit's own search
+            errands.append(Errand(point.method, limits, seed, point.plan, point.history, spent))
         run_errands(study, errands)
         if report:
             write_run_report(run)

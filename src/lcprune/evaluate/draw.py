@@ -86,11 +86,11 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
 
 
 def collate(samples: Sequence[tuple[Any, Any]], batch_size: int, device: torch.device | str = "cpu") -> list[Batch]:
-    """Stack samples into batches on a device; the last one may be smaller."""
+    """Stack samples, of tensors, arrays or numbers, into batches on a device; the last one may be smaller."""
     batches = []
     for start in range(0, len(samples), batch_size):
         chunk = samples[start : start + batch_size]
-        stacked = pytree.tree_map(lambda *leaves: torch.stack(leaves).to(device), *chunk)
+        stacked = pytree.tree_map(lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]).to(device), *chunk)
         batches.append(Batch(stacked[0], stacked[1], len(chunk)))
     return batches
 

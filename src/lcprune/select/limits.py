@@ -89,7 +89,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, limit in self.given().items():
-            _check(name, limit)
+            check_limit(name, limit)
 
     def __bool__(self) -> bool:
         return bool(self.given())
@@ -142,7 +142,8 @@ def unreachable(broken: Sequence[Bound], smallest: NDArray[np.int64], under: str
     return BudgetError("; ".join(parts))
 
 
-def _check(name: str, limit: Any) -> None:
+def check_limit(name: str, limit: Any) -> None:
+    """Refuse, with a BudgetError, what is not a limit."""
     wanted = f"give a fraction of the whole network such as {name}=0.5, or an absolute value above 1"
     if isinstance(limit, (bool, np.bool_)) or not isinstance(limit, (int, float, np.number)):
         raise BudgetError(f"{name}={limit!r} is not a number: {wanted}")
