@@ -104,8 +104,8 @@ def get(name: str) -> Method:
     """
     if name not in _METHODS:
         near = difflib.get_close_matches(str(name), names(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"there is no method {name!r}; {hint}There are {', '.join(names())}")
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"there is no method {name!r}.{hint} There are {', '.join(names())}")
     return _METHODS[name]
 
 

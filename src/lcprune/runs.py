@@ -90,17 +90,24 @@ class Run:
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"{folder} is a file; choose another folder with --out")
         if folder.exists() and any(folder.iterdir()):
+            if not (folder / CONFIG).is_file():
+                kept = ", so --force does not replace it" if force else ""
+                raise ConfigError(
+                    f"{folder} is not empty and not a run folder (no {CONFIG}){kept}; choose another folder with --out"
+                )
             if not force:
                 raise ConfigError(
                     f"{folder} exists already: go on from it with --resume, replace it with --force, "
                     "or choose another folder with --out"
                 )
-            if not (folder / CONFIG).is_file():
-                raise ConfigError(f"{folder} is not a run folder (no {CONFIG}), so --force does not replace it")
             shutil.rmtree(folder)
-        with atomic_write(folder / CONFIG) as temporary:
-            temporary.write_text(dump_toml({"command": command, **run.settings}), encoding="utf-8")
-        write_json(folder / ENVIRONMENT, environment())
+        try:
+            with atomic_write(folder / CONFIG) as temporary:
+                temporary.write_text(dump_toml({"command": command, **run.settings}), encoding="utf-8")
+            write_json(folder / ENVIRONMENT, environment())
+        except PermissionError as error:
+            reason = f"{folder} cannot be written ({error.strerror})"
+            raise ConfigError(f"{reason}; choose another folder with --out") from error
         return run
 
     @classmethod

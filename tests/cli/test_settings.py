@@ -47,7 +47,7 @@ def test_a_run_can_be_repeated_from_its_own_configuration(lcprune):
     ("arguments", "words"),
     [
         (["--set", "searc.pool=3"], "did you mean 'search'"),
-        (["--set", "search.poool=3"], "did you mean 'pool'"),
+        (["--set", "search.poool=3"], "did you mean 'search.pool'"),
         (["--set", "search.pool=none"], "pool="),
         (["--set", "tune.lrr=3", "--epochs", "1"], "lrr"),
         (["--set", "macs"], "key=value"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,9 @@ PRUNE = ["prune", "resnet20", "--method", "naive"]
     [
         (["inspect", "resnet57"], "no network is called 'resnet57'"),
         (["inspect", "torchvision:resnet57"], "torchvision has no network called 'resnet57'"),
+        (["inspect", "torchvision:resnet51"], "did you mean 'resnet50'"),
         (["inspect", "none.py:net"], "no file at none.py"),
+        (["inspect", "my_net.py"], "e.g. my_net.py:build"),
         (["inspect", "resnet20", "--input-shape", "3xx"], "write it like 3x224x224"),
         (["inspect", "resnet20", "--input-shape", "1x8x8"], "cannot take inputs of 1x8x8"),
         ([*PRUNE], "no limit"),
@@ -27,7 +30,7 @@ PRUNE = ["prune", "resnet20", "--method", "naive"]
         ([*PRUNE, "--macs", "50"], "did you mean 50%"),
         ([*PRUNE, "--macs", "50%", "--metric", "l3"], "no metric 'l3'"),
         ([*PRUNE, "--macs", "50%", "--weights", "none.pt"], "no weights at none.pt"),
-        (["prune", "resnet20", "--macs", "50%", "--method", "lcpp"], "did you mean 'lcp'"),
+        (["prune", "resnet20", "--macs", "50%", "--method", "lcpp"], "Did you mean 'lcp'"),
         (["prune", "resnet20", "--macs", "50%"], "needs data"),
         (["prune", "resnet20", "--macs", "50%", "--data", "cifar10:/nowhere"], "no CIFAR-10 at /nowhere"),
         (["prune", "resnet20", "--macs", "50%", "--data", "digits"], "cannot take inputs of 1x8x8"),
@@ -67,7 +70,7 @@ def test_an_unreachable_limit_names_the_smallest_and_leaves_no_folder(lcprune):
 def test_an_existing_folder_is_not_overwritten(lcprune):
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("dear diary")
-    for more, words in (([], "--force"), (["--force"], "not a run folder")):
+    for more, words in (([], "choose another folder"), (["--force"], "--force does not replace it")):
         said = lcprune(*PRUNE, "--macs", "50%", "--out", "mine", *more, "-q")
         assert said.code == 2 and words in said.err
     assert Path("mine/notes.txt").read_text() == "dear diary"
@@ -81,6 +84,50 @@ def test_a_damaged_network_is_named(lcprune, trained, quick, name):
     said = lcprune("evaluate", "half", "--device", "cpu")
     assert said.code == 1
     assert name in said.err and len(said.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            "import nosuchpackage",
+            "net.py:build cannot be imported: ModuleNotFoundError: No module named 'nosuchpackage'",
+        ),
+        ("def build(:", "net.py:build cannot be imported: SyntaxError"),
+        ("def build(width, depth=2): ...", "net.py:build needs width, which lcprune does not give"),
+        ("def build():\n    return 1 / 0", "net.py:build failed: ZeroDivisionError: division by zero (line 2)"),
+    ],
+)
+@pytest.mark.parametrize("command", [["inspect"], ["evaluate", "digits_resnet", "--data"]])
+def test_an_error_in_a_users_file_names_the_file(lcprune, command, source, words):
+    Path("net.py").write_text(source + "\n")
+    said = lcprune(*command, "net.py:build")
+    assert said.code == 2 and words in said.err and len(said.err.splitlines()) <= 2
+
+
+def test_a_file_that_holds_no_weights_is_named(lcprune):
+    Path("weights.pt").write_text("hello")
+    said = lcprune("inspect", "resnet20", "--weights", "weights.pt")
+    assert said.code == 2 and "weights.pt is neither a .safetensors file nor a state dict" in said.err
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_network_with_too_few_outputs_is_refused(lcprune, command):
+    said = lcprune(command, "digits_resnet", "--data", "digits", "--num-classes", "5")
+    assert said.code == 2 and "has 5 outputs and digits has 10 classes" in said.err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_limit_that_holds_already_is_said_to_be_none(lcprune):
+    said = lcprune(*PRUNE, "--macs", "500M", "--no-report")
+    assert said.code == 0 and "is no limit here: the whole network has 40.55 M" in said.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
+def test_a_folder_that_cannot_be_written_is_named(lcprune):
+    Path("locked").mkdir(mode=0o500)
+    said = lcprune(*PRUNE, "--macs", "50%", "--out", "locked/run", "-q")
+    assert said.code == 2 and "locked/run cannot be written" in said.err and "--out" in said.err
 
 
 def test_a_run_without_its_network_is_explained(lcprune, trained):

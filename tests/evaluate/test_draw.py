@@ -117,6 +117,7 @@ def test_samples_of_a_data_set_are_stacked_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
+        (3, "iterable of .* batches, not int"),
         ([], "holds no images"),
         ([INPUTS], r"\(input, target\) batches"),
         ([(INPUTS, TARGETS, TARGETS)], r"\(input, target\) batches"),

@@ -151,7 +151,7 @@ def test_surgery_that_is_not_exact_is_refused(plain, digits, monkeypatch) -> Non
         ({"macs": 0.001, "method": "naive"}, lcprune.BudgetError, "smallest"),
         ({"method": "naive"}, lcprune.BudgetError, "no limit"),
         ({"macs": 0.5}, lcprune.DataError, "'lcp' needs data="),
-        ({"macs": 0.5, "method": "uniformly"}, lcprune.ConfigError, "did you mean 'uniform'"),
+        ({"macs": 0.5, "method": "uniformly"}, lcprune.ConfigError, "Did you mean 'uniform'"),
         ({"macs": 0.5, "method": "naive", "metric": "l3"}, lcprune.MetricError, "l3"),
         ({"macs": 0.5, "method": "naive", "metric": "taylor"}, lcprune.MetricError, "needs data"),
     ],

@@ -90,7 +90,7 @@ def test_another_package_brings_metrics_by_entry_point(
 
 
 def test_an_unknown_name_gets_a_hint() -> None:
-    with pytest.raises(MetricError, match=r"no metric 'tailor'; did you mean 'taylor'\?.*l2_norm"):
+    with pytest.raises(MetricError, match=r"no metric 'tailor'\. Did you mean 'taylor'\?.*l2_norm"):
         lcprune.metrics.get("tailor")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,14 @@ def test_figures_without_records_are_left_out(tmp_path):
     run = Run.create(tmp_path / "a", "prune", {})
     run.add("search", {"network": "lcp 50%", "iteration": 0, "difference": 0.0, "best": 0.0, "naive": 0.0})
     assert [figure.name for figure in make_figures(collect([run]))] == ["search"]
+
+
+def test_networks_that_were_not_tuned_are_not_said_to_be(sample, tmp_path):
+    tuned = collect([sample(tmp_path / "a")])
+    cut = replace(tuned, results=[{**row, "accuracy_before": row["accuracy"]} for row in tuned.results])
+    frontier, names = make_figures(cut)[0], [figure.name for figure in make_figures(cut)]
+    assert "before_after" not in names and frontier.caption.startswith("On held-out data")
+    assert make_figures(tuned)[0].caption.startswith("After tuning, on held-out data")
 
 
 def test_naive_is_a_triangle_at_its_value(sample, tmp_path):

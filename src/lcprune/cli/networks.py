@@ -104,7 +104,9 @@ def open_network(
     """
     with wrong_usage():
         if is_url(name) or Path(name).is_dir():
-            return _from_folder(Run.open(name), shape, device)
+            network = _from_folder(Run.open(name), shape, device)
+            _check_classes(network, dataset)
+            return network
         if num_classes is None and dataset is not None:
             num_classes = dataset.num_classes
         if _looks_like_folder(name):
@@ -119,7 +121,9 @@ def open_network(
     example = example.to(device)
     _try(model, example, name)
     built = {"model": _absolute(name), "num_classes": num_classes, "input_shape": list(shape)}
-    return Network(name, model, example, built=built)
+    network = Network(name, model, example, built=built)
+    _check_classes(network, dataset)
+    return network
 
 
 def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | None = None) -> None:
@@ -149,7 +153,8 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"--device {name}: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UsageError(f"--device {name}: {reason}; --device auto takes what there is") from None
     return device
 
 
@@ -179,6 +184,19 @@ def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | s
         model, plan = base.model, None
         models.load_weights(model, run.file(WEIGHTS))
     return Network(run.place, model.to(device).eval(), base.example.to(device), plan, run, built)
+
+
+def _check_classes(network: Network, dataset: Dataset | None) -> None:
+    """Find out as early that the data has classes for which the network has no output."""
+    if dataset is None:
+        return
+    with torch.no_grad():
+        answer = network.model(network.example)
+    if isinstance(answer, Tensor) and answer.ndim == 2 and answer.shape[1] < dataset.num_classes:
+        raise UsageError(
+            f"{network.name} has {answer.shape[1]} outputs and {dataset.name} has {dataset.num_classes} classes: "
+            "choose other data, or a network with as many outputs (--num-classes)"
+        )
 
 
 def _try(model: nn.Module, example: Tensor, name: str) -> None:

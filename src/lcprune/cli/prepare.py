@@ -16,6 +16,7 @@ import lcprune
 from lcprune.cli.command import SECTIONS, UsageError, resolve_section, sections
 from lcprune.cli.machines import search_section
 from lcprune.cli.networks import Network
+from lcprune.cli.sizes import format_count
 from lcprune.errors import ConfigError, MetricError, SearchError, TuneError
 from lcprune.search import Search
 from lcprune.select import Limits, Ranking
@@ -52,6 +53,8 @@ def check_reachable(
 ) -> None:
     """Refuse limits that no choice of units can meet, before a folder is made or an hour is spent.
 
+    A limit that the whole network meets is no error; it is said that nothing has to go.
+
     Raises:
         BudgetError: with the smallest that can be reached.
     """
@@ -61,6 +64,9 @@ def check_reachable(
         ranking.select(Limits(params=params))
     for limit in macs:
         ranking.select(Limits(macs=limit, params=params))
+    for name, most, whole in [*(("macs", limit, graph.macs) for limit in macs), ("params", params, graph.params)]:
+        if most is not None and most >= whole:
+            logger.warning("%s=%g is no limit here: the whole network has %s", name, most, format_count(whole))
 
 
 def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> Search:
@@ -70,7 +76,7 @@ def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -
     for name in section:
         if name not in known:
             close = difflib.get_close_matches(name, sorted(known), 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(sorted(known))}"
+            hint = f"did you mean 'search.{close[0]}'?" if close else f"known are: {', '.join(sorted(known))}"
             raise UsageError(f"unknown setting 'search.{name}'; {hint}")
     try:
         search = Search(**section)

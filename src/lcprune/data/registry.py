@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from lcprune.data import cifar, folders
 from lcprune.data.augment import Augmentation
 from lcprune.data.dataset import ArraySplit, Dataset
 from lcprune.errors import DataError, MissingDependencyError
-from lcprune.models.registry import import_file
+from lcprune.models.registry import call_file
 
 _FOLDERS: dict[str, Callable[[Path], folders.Parts]] = {
     "folder": folders.read_folder,
@@ -159,9 +158,7 @@ def _digits() -> Dataset:
 
 
 def _from_file(spec: str, seed: int) -> Dataset:
-    factory = import_file(spec, DataError)[1]
-    arguments = {"seed": seed} if "seed" in inspect.signature(factory).parameters else {}
-    made = factory(**arguments)
+    made = call_file(spec, {"seed": seed}, DataError)
     if isinstance(made, Dataset):
         return made
     if isinstance(made, Mapping):

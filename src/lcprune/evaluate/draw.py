@@ -72,6 +72,10 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     Raises:
         DataError: there is nothing to draw, or a batch is not a pair of tensors (or nests of them).
     """
+    try:
+        iter(data)
+    except TypeError:
+        raise DataError(f"data must be an iterable of (input, target) batches, not {type(data).__name__}") from None
     rng = np.random.default_rng(seed)
     if _indexable(data):
         data = _subset(data, images, rng)

@@ -88,8 +88,8 @@ def get(name: str) -> Metric:
         _load(name)
     if name not in _METRICS:
         near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise MetricError(f"there is no metric {name!r}; {hint}There are {', '.join(names())}")
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise MetricError(f"there is no metric {name!r}.{hint} There are {', '.join(names())}")
     return _METRICS[name]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,8 @@ def build(
         model = _timm(rest, num_classes, pretrained)
     elif _is_factory(name):
         model = _from_file(name, num_classes)
+    elif name.endswith(".py"):
+        raise ModelError(f"{name} is a file: name the function in it that builds the network, e.g. {name}:build")
     else:
         raise ModelError(
             f"no network is called {name!r}: expected one of {', '.join(_BUILTIN)}, "
@@ -114,7 +118,7 @@ def import_file(spec: str, error: type[Exception] = ModelError) -> tuple[Any, Ca
 
     Args:
         spec: path of a Python file, a colon, and a function in it.
-        error: what to raise when either is missing.
+        error: what to raise when either is missing, or the file cannot be imported.
     """
     path, _, attribute = spec.rpartition(":")
     file = Path(path).expanduser()
@@ -129,8 +133,10 @@ def import_file(spec: str, error: type[Exception] = ModelError) -> tuple[Any, Ca
         sys.modules[name] = module  # dataclasses and pickling of workers look modules up by name
         try:
             found.loader.exec_module(module)
-        except BaseException:
+        except BaseException as problem:
             del sys.modules[name]
+            if isinstance(problem, Exception):
+                raise error(f"{spec} cannot be imported: {_where(problem, file)}") from problem
             raise
     factory = getattr(module, attribute, None)
     if not callable(factory):
@@ -138,12 +144,46 @@ def import_file(spec: str, error: type[Exception] = ModelError) -> tuple[Any, Ca
     return module, factory
 
 
+def call_file(spec: str, offered: Mapping[str, Any], error: type[Exception] = ModelError) -> Any:
+    """What the function that `file.py:factory` names returns.
+
+    Args:
+        spec: as for `import_file`.
+        offered: arguments by name; the function gets those that it takes.
+        error: what to raise when the function is missing, needs more arguments, or fails.
+    """
+    factory = import_file(spec, error)[1]
+    accepted = inspect.signature(factory).parameters.values()
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted)
+    arguments = {name: v for name, v in offered.items() if takes_any or any(name == p.name for p in accepted)}
+    unbound = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in accepted if p.default is p.empty and p.kind not in unbound and p.name not in arguments]
+    if needed:
+        raise error(
+            f"{spec} needs {', '.join(needed)}, which lcprune does not give: "
+            "let them have defaults, or name a function that takes no arguments"
+        )
+    try:
+        return factory(**arguments)
+    except Exception as problem:
+        raise error(f"{spec} failed: {_where(problem, Path(spec.rpartition(':')[0]).expanduser())}") from problem
+
+
+def _where(problem: Exception, file: Path) -> str:
+    """An error of a user's file in one line: what, and the last line of that file that was running."""
+    text = str(problem).strip().split("\n")[0][:300]
+    if isinstance(problem, SyntaxError):  # names the file and the line itself
+        return f"SyntaxError: {text}"
+    here = file.resolve()
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if Path(frame.filename).resolve() == here
+    ]
+    place = f" (line {lines[-1]})" if lines else ""
+    return f"{type(problem).__name__}: {text}{place}"
+
+
 def _from_file(spec: str, num_classes: int | None) -> nn.Module:
-    factory = import_file(spec)[1]
-    accepted = inspect.signature(factory).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
-    arguments = _classes(num_classes) if "num_classes" in accepted or takes_any else {}
-    model = factory(**arguments)
+    model = call_file(spec, _classes(num_classes))
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec} gave a {type(model).__name__}, not a torch.nn.Module")
     return model
@@ -160,7 +200,7 @@ def _classes(num_classes: int | None) -> dict[str, int]:
 def _torchvision(name: str, num_classes: int | None, pretrained: bool) -> nn.Module:
     models = _import("torchvision").models
     if name not in models.list_models():
-        raise ModelError(f"torchvision has no network called {name!r}")
+        raise _unknown("torchvision", name, models.list_models())
     # Their training-only auxiliary classifiers and random initialisation warnings are of no use here.
     extra = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
     if not pretrained:
@@ -180,7 +220,7 @@ def _torchvision(name: str, num_classes: int | None, pretrained: bool) -> nn.Mod
 def _torchvision_size(name: str) -> int:
     models = _import("torchvision").models
     if name not in models.list_models():
-        raise ModelError(f"torchvision has no network called {name!r}")
+        raise _unknown("torchvision", name, models.list_models())
     try:
         size = models.get_model_weights(name).DEFAULT.transforms().crop_size
     except (AttributeError, ValueError):
@@ -188,10 +228,16 @@ def _torchvision_size(name: str) -> int:
     return int(size[0] if isinstance(size, (list, tuple)) else size)
 
 
+def _unknown(package: str, name: str, known: Sequence[str]) -> ModelError:
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return ModelError(f"{package} has no network called {name!r}{hint}")
+
+
 def _timm(name: str, num_classes: int | None, pretrained: bool) -> nn.Module:
     timm = _import("timm")
     if not timm.is_model(name):
-        raise ModelError(f"timm has no network called {name!r}")
+        raise _unknown("timm", name, timm.list_models())
     try:
         return timm.create_model(name, pretrained=pretrained, **_classes(num_classes))
     except (OSError, RuntimeError) as error:

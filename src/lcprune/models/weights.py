@@ -49,8 +49,12 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             f"{file} is not a readable state dict: it holds more than tensors, or is damaged, and lcprune "
             "does not run code from weight files. Save the network's state_dict(), e.g. with safetensors."
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        raise ModelError(f"{file} is not a readable state dict: {str(error).splitlines()[0]}") from error
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror}") from error
+    except Exception as error:  # a file of any other kind: what the unpickler makes of its bytes says nothing
+        raise ModelError(
+            f"{file} is neither a .safetensors file nor a state dict saved by torch.save, or it is damaged"
+        ) from error
     return unwrap(stored, str(file))
 
 

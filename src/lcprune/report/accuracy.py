@@ -5,6 +5,9 @@ Each turns records into one chart, or None where there is nothing to draw.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from lcprune.report.figure import Figure, altair
 from lcprune.report.records import Records, summarise
 from lcprune.report.theme import method_scale, network_scale
@@ -77,13 +80,20 @@ def _frontier(records: Records, resource: str, words: str) -> Figure | None:
     return Figure(
         f"frontier_{resource}",
         f"Accuracy against {words}",
-        f"After tuning, on held-out data{note}. Further up and to the left is better.",
+        f"{'After tuning, on' if _tuned(rows) else 'On'} held-out data{note}. Further up and to the left is better.",
         chart.to_dict(),
         wide=False,
     )
 
 
+def _tuned(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any of the networks was tuned: the accuracy of one that was not is its accuracy before."""
+    both = [(row.get("accuracy_before"), row.get("accuracy")) for row in rows]
+    return any(before != after for before, after in both if before is not None and after is not None)
+
+
 def before_after(records: Records) -> Figure | None:
+    summary = summarise(records.results)
     rows = [
         {
             "network": row["network"],
@@ -91,10 +101,10 @@ def before_after(records: Records) -> Figure | None:
             "before": 100 * row["accuracy_before"],
             "after": 100 * row["accuracy"],
         }
-        for row in summarise(records.results)
+        for row in summary
         if row.get("accuracy_before") is not None and row.get("accuracy") is not None
     ]
-    if not rows:
+    if not _tuned(summary):
         return None
     alt = altair()
     colour = alt.Color("method:N", scale=alt.Scale(**method_scale(r["method"] for r in rows)), title=None)
