@@ -159,3 +159,21 @@ def test_the_papers_networks_have_scores_for_every_metric(name: str) -> None:
     for metric in lcprune.metrics.names():
         found = lcprune.metrics.score(graph, metric, data=data)
         assert [array.shape for array in found] == [(group.size,) for group in graph.groups]
+
+
+@pytest.mark.parametrize("metric", DATA_METRICS)
+def test_inputs_may_be_a_tensor_a_tuple_or_a_dict(small: SimpleNamespace, metric: str) -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small.model
+
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+            return self.net(left + right)
+
+    images, targets = small.images, small.targets
+    graph = lcprune.trace(Sum(), (images[:1], images[:1]))
+    expected = lcprune.metrics.score(small.graph, metric, data=[(images, targets)])
+    for inputs in ((images, images * 0), {"right": images * 0, "left": images}):
+        found = lcprune.metrics.score(graph, metric, data=[(inputs, targets)])
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))

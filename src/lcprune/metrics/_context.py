@@ -14,7 +14,7 @@ class Context:
     """What a metric may use beside the graph.
 
     Attributes:
-        data: batches of (input, target), read once; an input is a tensor or a tuple of them.
+        data: batches of (input, target), read once; an input is a tensor, or a tuple or dict of them.
         loss_fn: (output, target) -> mean loss of the batch.
         seed: for metrics that draw.
         progress: whether to show a bar.

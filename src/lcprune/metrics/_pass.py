@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from lcprune.errors import MetricError
+from lcprune.evaluate.prepare import call
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.metrics._context import Context
 from lcprune.progress import Progress
@@ -32,11 +34,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple[tuple[Any, ...], Any, int]]:
+def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple[Any, Any, int]]:
     """The data on the network's device, with a progress bar.
 
     Yields:
-        (inputs, target, number of samples).
+        (inputs for `call`, target, number of samples).
 
     Raises:
         MetricError: there is no batch, or something else than (input, target) in the data.
@@ -49,22 +51,19 @@ def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple
         for batch in data:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise MetricError(f"data gave a {type(batch).__name__}: batches of (input, target) are wanted")
-            inputs = tuple(batch[0]) if isinstance(batch[0], (tuple, list)) else (batch[0],)
-            inputs = tuple(_to(x, tensor.device) for x in inputs)
-            samples = int(inputs[0].shape[0])
+            inputs, target = (_to(part, tensor.device) for part in batch)
+            samples = int(pytree.tree_leaves(inputs)[0].shape[0])
             if samples:
-                yield inputs, _to(batch[1], tensor.device), samples
+                yield inputs, target, samples
             seen += samples
             bar.advance(images=seen)
     if not seen:
         raise MetricError("data holds no batches: a generator can be read only once, so pass a list or a loader")
 
 
-def total_loss(
-    graph: ChannelGraph, context: Context, inputs: tuple[Any, ...], target: Any, samples: int
-) -> torch.Tensor:
+def total_loss(graph: ChannelGraph, context: Context, inputs: Any, target: Any, samples: int) -> torch.Tensor:
     """The batch's loss summed over its samples, so that it does not matter how data is cut into batches."""
-    loss = context.loss_fn(graph.model(*inputs), target)
+    loss = context.loss_fn(call(graph.model, inputs), target)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise MetricError(f"loss_fn gave {shape}: one number, the mean over the batch, is wanted")
@@ -74,4 +73,4 @@ def total_loss(
 
 
 def _to(value: Any, device: torch.device) -> Any:
-    return value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device, non_blocking=True), value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from lcprune.evaluate.prepare import call
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.metrics._context import Context
 from lcprune.metrics._features import feature_maps, per_position, spread
@@ -23,7 +24,7 @@ def max_activation_variance(graph: ChannelGraph, context: Context) -> list[Float
 
     with evaluating(graph.model), torch.no_grad(), feature_maps(graph, maxima) as maps:
         for inputs, _, samples in batches(graph, context, "max_activation_variance"):
-            graph.model(*inputs)
+            call(graph.model, inputs)
             highest: dict[Key, torch.Tensor] = {}
             layers = {found.key: found.layer for found in maps}
             for found in maps:  # a layer that runs twice has one feature map in two parts
