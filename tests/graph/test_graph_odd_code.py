@@ -263,3 +263,22 @@ def test_class_numbers_keep_their_classes(answer: Callable[[Tensor], Tensor]) ->
     graph = lcprune.trace(Classes(), torch.randn(2, 3, 6, 6))
     assert [group.name for group in graph.groups] == ["a"]
     assert "place among the channels" in graph.frozen["head"]
+
+
+@pytest.mark.parametrize("trained", [True, False])  # torch multiplies in another order if no gradient is wanted
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda net, x: torch.einsum("bchw,dc->bdhw", x, net.mix),
+        lambda net, x: (net.mix @ x.flatten(2)).unflatten(2, x.shape[2:]),
+        lambda net, x: (x.movedim(1, -1) @ net.mix.t()).movedim(-1, 1),
+    ],
+)
+def test_a_bare_matrix_is_a_linear_layer(code: Callable[[Between, Tensor], Tensor], trained: bool) -> None:
+    torch.manual_seed(0)
+    net, x = Between(code).eval().requires_grad_(trained), torch.randn(2, 3, 6, 6)
+    graph = lcprune.trace(net, x)
+    assert [group.name for group in graph.groups] == ["a", "mix"], graph.frozen
+    plan = graph.plan({"a": [0, 2, 3, 5, 7], "mix": [1, 4, 6]})
+    assert plan.macs == 36 * (27 * 5 + 5 * 3) + 3 * 5
+    assert lcprune.verify(net, plan, x).ok

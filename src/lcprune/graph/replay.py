@@ -71,7 +71,8 @@ class Pairs:
 
     def met(self, a: Atoms, b: Atoms, strict: bool = False) -> bool:
         """Whether each pair met before; unless `strict`, a phantom (padding) may meet anyone."""
-        known = _among(self._key(a, b), self.keys) | (a == b)
+        # In either order: torch may compute the same product the other way round.
+        known = _among(self._key(a, b), self.keys) | _among(self._key(b, a), self.keys) | (a == b)
         return bool((known if strict else known | (a < 0) | (b < 0)).all())
 
     def partners(self, axis: WeightAxis) -> dict[int, list[int]]:

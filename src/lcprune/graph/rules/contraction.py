@@ -189,11 +189,11 @@ def matmul(run: Run, call: Call, out: Any) -> Outcome:
     _contract_pair(run, inner_a, labels_a, inner_b, labels_b)
     if labels_a.weight or labels_b.weight:  # of two, the second: a linear layer may run on a constant
         weight, labels_w = (b, labels_b) if labels_b.weight else (a, labels_a)
-        other = a if labels_b.weight else b
-        if ndim == 2:
-            positions = other.shape[0] if labels_b.weight else other.shape[1]
-            rest = rest_a if labels_b.weight else rest_b
-            run.contraction(labels_w, weight.shape, (1, 0) if labels_b.weight else (0, 1), positions, rest)
+        rows, columns = (ndim - 1, ndim - 2) if labels_b.weight else (ndim - 2, ndim - 1)
+        positions = a.shape[ndim - 2] if labels_b.weight else b.shape[ndim - 1]
+        # A weight in a batched product (einsum) has a batch of its own, or one copy per sample.
+        rest = [layer for layer in (rest_a if labels_b.weight else rest_b) if ndim == 2 or varying(layer) != {0}]
+        run.contraction(labels_w, weight.shape, (rows, columns), positions, rest, out.numel() // weight.shape[rows])
     layers = rest_a + rest_b
     merged = _batched(run, layers, a, labels_a, b, labels_b) if ndim == 3 else layers
     result = Labels(tuple(merged), weight=labels_a.weight and labels_b.weight)
