@@ -34,6 +34,15 @@ def test_figures_without_records_are_left_out(tmp_path):
     assert [figure.name for figure in make_figures(collect([run]))] == ["search"]
 
 
+def test_the_search_says_whose_candidates_got_new_statistics(tmp_path):
+    run = Run.create(tmp_path / "run", "pareto", {})
+    for name, anew in (("lcp 50%", False), ("lcp 20%", True)):
+        run.add("search", {"network": name, "iteration": 0, "difference": -0.1, "best": -0.1, "naive": -0.1})
+        run.add("results", {"network": name, "method": "lcp", "limit": 0.5, "seed": 0, "recalibrate": anew})
+    (figure,) = (figure for figure in make_figures(collect([run])) if figure.name == "search")
+    assert "Candidates of lcp 20% got new batch-norm statistics" in figure.caption
+
+
 def test_networks_that_were_not_tuned_are_not_said_to_be(sample, tmp_path):
     tuned = collect([sample(tmp_path / "a")])
     cut = replace(tuned, results=[{**row, "accuracy_before": row["accuracy"]} for row in tuned.results])

@@ -123,6 +123,8 @@ def test_recalibration_repairs_wrong_statistics(small: Make, blobs: Dataset) -> 
     assert broken.loss > repaired.loss + 0.5
     assert repaired.loss == pytest.approx(good.loss, abs=0.1)
     assert model.bn.momentum == 0.1
+    with pytest.raises(TuneError, match="recalibrate=1: statistics need"):  # not after all epochs, but before
+        quick(recalibrate=1)
 
 
 @pytest.mark.parametrize("changes", [{"precision": "bf16"}, {"channels_last": False}, {"recalibrate": 100}])

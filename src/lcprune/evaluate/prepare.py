@@ -86,7 +86,7 @@ def guessing_loss(
 def recalibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
     """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode.
 
-    Every batch counts the same, so a last one of no more than half the images is left out: it would weigh too much, and
+    Every batch counts the same, so a last one of no more than half their size is left out: it would weigh too much, and
     one image may have no variance at all.
     """
     norms = statistics_of(model)

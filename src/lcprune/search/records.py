@@ -30,7 +30,8 @@ class Record:
     Attributes:
         iteration: 0 for naive pruning, then counting candidates.
         loss: of the pruned network on the search's images; inf if it was not finite.
-        difference: the objective, |L(full) - L(pruned)|; inf likewise.
+        difference: the objective, |L(full) - L(pruned)|, or L(pruned) - L(full) of candidates that were prepared (new
+            statistics, tuning) before they were judged; inf likewise.
         beta: the compensation, one number per group (two rows for the affine form).
         counts: kept units per group.
         macs: of the candidate.

@@ -72,6 +72,8 @@ class Recipe:
         for name, lowest in (("epochs", 0), ("batch_size", 1), ("eval_every", 1), ("recalibrate", 0)):
             if getattr(self, name) < lowest:
                 raise TuneError(f"{name}={getattr(self, name)}: expected at least {lowest}")
+        if self.recalibrate == 1:
+            raise TuneError("recalibrate=1: statistics need at least two images; 0 leaves them as they are")
         if not (self.lr > 0 and math.isfinite(self.lr)):
             raise TuneError(f"lr={self.lr}: expected a positive number")
         if self.schedule not in ("step", "cosine"):
