@@ -151,6 +151,20 @@ def every_second_activated(net: Between, x: Tensor) -> Tensor:
     return torch.cat([y[:, ::2].tanh(), y[:, 1::2]], 1)
 
 
+def each_by_its_number(net: Between, x: Tensor) -> Tensor:
+    y = net.b(x)
+    return torch.stack([y[:, channel] * (channel + 1) for channel in range(y.shape[1])], 1)
+
+
+def each_by_its_turn(net: Between, x: Tensor) -> Tensor:
+    channels = net.b(x).unbind(1)
+    return torch.stack([y.relu() if turn % 2 else y.tanh() for turn, y in enumerate(channels)], 1)
+
+
+def each_alike(net: Between, x: Tensor) -> Tensor:
+    return torch.stack([y * 0.5 for y in net.b(x).unbind(1)], 1)
+
+
 def cropped(net: Between, x: Tensor) -> Tensor:
     y = net.b(x)
     return torch.cat([F.pad(y, (0, 0, 0, 0, -3, 0)).tanh(), y[:, :3]], 1)
@@ -214,6 +228,9 @@ CODE: dict[str, tuple[Callable[[Between, Tensor], Tensor], str]] = {
     "all but one activated, in place": (all_but_one_activated_in_place, "a"),
     "one channel as a gate": (lambda net, x: x * net.b(x)[:, 1:2].sigmoid(), "a"),
     "means of parts": (means_of_parts, "a"),
+    "each by its number": (each_by_its_number, "a"),
+    "each by its turn": (each_by_its_turn, "a"),
+    "each alike": (each_alike, "ab"),
     "cropped": (cropped, "a"),
     "every second activated": (every_second_activated, "a"),
     "masked slice": (masked_slice, ""),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
-from lcprune.graph.labels import Labels, Site, Taken, varying
+from lcprune.graph.labels import Labels, Site, Taken, Use, varying
 from lcprune.graph.rules import Call
 from lcprune.graph.run import Run, named_tensors
 
@@ -133,6 +133,7 @@ class Discover(Run):
         self.contractions: list[Contraction] = []
         self.grids: list[Grid] = []
         self.mixed: list[tuple[Atoms, str]] = []
+        self.uses: dict[Use, set[int]] = {}  # of what was taken by position
         self.parts: dict[tuple[Site, bytes, bytes], Part] = {}
         self.facts: dict[str, list[Fact]] = {}
         self.group_uses: list[tuple[str, Atoms]] = []
@@ -185,8 +186,9 @@ class Discover(Run):
         _, _, parts = self._slices.setdefault(key, (layer, self.module, {}))
         parts[start] = part
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: Taken, use: Use) -> None:
         atoms, whole = real(taken.part), real(taken.whole)
+        self.uses.setdefault(use, set()).update(atoms.tolist())
         key = (taken.site, atoms.tobytes(), whole.tobytes())
         self.parts.setdefault(key, Part(self.module, taken.site, atoms, whole))
 

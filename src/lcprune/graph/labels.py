@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
 Site = tuple[tuple[str, int, int], ...]
+Use = tuple[Site, str, tuple[Any, ...]]  # where an operator ran, its name, and the numbers it was given
 
 
 @dataclass(frozen=True, eq=False)

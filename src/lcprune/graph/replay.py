@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from lcprune.graph.discover import Atoms, Discover, WeightAxis, real, tied
-from lcprune.graph.labels import Labels, Site, Taken
+from lcprune.graph.labels import Labels, Site, Taken, Use
 from lcprune.graph.run import Run
 
 Order = dict[tuple[str, int], Atoms]
@@ -55,7 +55,7 @@ class Pairs:
         lines = [self._line_key(*line) for line in discovered.lines]
         self.line_keys = np.unique(np.concatenate(lines or [np.empty(0, np.int64)]))
         self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
-        self.parts = list(discovered.parts.values())
+        self.parts, self.uses = list(discovered.parts.values()), discovered.uses
         self._by_axis: dict[tuple[str, int], dict[int, list[int]]] = {}
 
     def _key(self, a: Atoms, b: Atoms) -> Atoms:
@@ -140,10 +140,11 @@ class Replay(Run):
                 raise Mismatch(_TAKEN, whole)
         return out
 
-    def take(self, taken: Taken) -> None:
+    def take(self, taken: Taken, use: Use) -> None:
         atoms = real(taken.part)
         key = (taken.site, atoms.tobytes())
-        if len(atoms) and key not in self._left:
+        before = self.pairs.uses.get(use)  # None: with a number that follows from the size
+        if len(atoms) and (key not in self._left or (before is not None and not before.issuperset(atoms.tolist()))):
             raise Mismatch(_TAKEN, real(taken.whole))
         self._taken.add(key)
 

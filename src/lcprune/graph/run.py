@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from lcprune.graph.labels import PLAIN, Labels, Site, Taken
+from lcprune.graph.labels import PLAIN, Labels, Site, Taken, Use
 from lcprune.graph.rules import Call, Rule, find_rule
 
 _LABELS = "_lcprune_labels"
@@ -89,8 +89,8 @@ class Run(TorchDispatchMode):
     def slice(self, layer: Tensor, dim: int, start: int, part: Tensor) -> None:
         """`part` was sliced out of `layer` along `dim`."""
 
-    def take(self, taken: Taken) -> None:
-        """Channels that were taken by position are read, so a cut network must find the same ones there."""
+    def take(self, taken: Taken, use: Use) -> None:
+        """Channels that were taken by position are used, so a cut network must find the same ones there."""
 
     def reorder(self) -> None:
         """An operator was run that does not keep the order of the channels that stay."""
@@ -128,7 +128,7 @@ class Run(TorchDispatchMode):
         rule = find_rule(func)
         call = self.call = self.prepare(Call(func, args, kwargs or {}, self.labels_of))
         for labels in call.labels:
-            self.read(labels)
+            self.read(labels, call)
         out = self.execute(call, rule)
         if call.labelled or rule.always:
             self.attach(out, rule.apply(self, call, out))
@@ -140,12 +140,17 @@ class Run(TorchDispatchMode):
         self.after(call, out)
         return out
 
-    def read(self, labels: Labels) -> None:
+    def read(self, labels: Labels, call: Call | None = None) -> None:
         """Values are read: if they are places, or were taken from a place, channels must be where they were."""
         for layer in labels.places:
             self.freeze(layer, "its place among the channels is used as a value")
-        for taken in labels.taken:
-            self.take(taken)
+        if labels.taken:
+            numbers: tuple[Any, ...] = ()
+            if call is not None and torch.Tag.pointwise in call.func.tags:
+                numbers = tuple(arg for arg in call.args if isinstance(arg, (int, float)))
+            use = (self.site(), call.name if call else "", numbers)
+            for taken in labels.taken:
+                self.take(taken, use)
 
     def site(self) -> Site:
         """The lines of code that lead from `forward` to the operator that is running."""
