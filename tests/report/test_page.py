@@ -51,6 +51,16 @@ def test_networks_that_were_not_tuned_are_not_said_to_be(sample, tmp_path):
     assert make_figures(tuned)[0].caption.startswith("After tuning, on held-out data")
 
 
+def test_the_first_numbers_are_means_over_trials_as_in_the_table(sample, tmp_path):
+    run = sample(tmp_path / "a", seeds=2)
+    rows = [row for row in run.records("results") if row["network"] == "lcp 50%"]
+    mean, best = sum(row["accuracy"] for row in rows) / 2, max(row["accuracy"] for row in rows)
+    page = write_report([run], run.file("report.html")).read_text()
+    cards = page[page.index('class="facts"') : page.index("</dl>")]
+    assert f"{mean:.2%}" != f"{best:.2%}"
+    assert f"{100 * mean:.2f} % <small>lcp 50%, mean of 2 trials" in cards
+
+
 def test_naive_is_a_triangle_at_its_value(sample, tmp_path):
     spec = next(f for f in make_figures(collect([sample(tmp_path / "a")])) if f.name == "search").spec
     triangles = [layer for layer in spec["layer"] if layer["mark"].get("shape") == "triangle-up"]

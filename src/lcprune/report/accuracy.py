@@ -10,7 +10,7 @@ from typing import Any
 
 from lcprune.report.figure import Figure, altair
 from lcprune.report.records import Records, summarise
-from lcprune.report.theme import method_scale, network_scale
+from lcprune.report.theme import WHOLE_NUMBERS, method_scale, network_scale
 
 
 def frontier_macs(records: Records) -> Figure | None:
@@ -140,7 +140,7 @@ def training(records: Records) -> Figure | None:
         alt.Chart(alt.Data(values=values))
         .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=18))
         .encode(
-            x=alt.X("epoch:Q", title="epoch", scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1)),
+            x=alt.X("epoch:Q", title="epoch", scale=alt.Scale(nice=False), axis=alt.Axis(**WHOLE_NUMBERS)),
             y=alt.Y("accuracy:Q", title="validation accuracy (%)", scale=alt.Scale(zero=False, nice=True)),
             color=alt.Color("network:N", sort=None, title=None, scale=alt.Scale(**network_scale(values))),
             tooltip=[

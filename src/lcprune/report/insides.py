@@ -11,7 +11,7 @@ from typing import Any
 
 from lcprune.report.figure import Figure, altair
 from lcprune.report.records import Records, Row
-from lcprune.report.theme import DEPTH_COLOURS, method_scale, network_scale
+from lcprune.report.theme import DEPTH_COLOURS, WHOLE_NUMBERS, method_scale, network_scale
 
 
 def schedule(records: Records) -> Figure | None:
@@ -71,7 +71,7 @@ def search(records: Records) -> Figure | None:
     ]
     colours = alt.Scale(**network_scale(rows))
     colour = alt.Color("network:N", scale=colours, title=None)
-    x = alt.X("iteration:Q", title="candidate", scale=alt.Scale(nice=False))
+    x = alt.X("iteration:Q", title="candidate", scale=alt.Scale(nice=False), axis=alt.Axis(**WHOLE_NUMBERS))
     y_scale = alt.Scale(type="log", nice=False, padding=10)
     candidates = (
         alt.Chart(alt.Data(values=values))

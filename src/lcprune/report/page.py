@@ -15,7 +15,7 @@ from lcprune.errors import ConfigError
 from lcprune.files import atomic_write
 from lcprune.report.figure import Figure
 from lcprune.report.figures import make_figures
-from lcprune.report.records import Records, Row, collect
+from lcprune.report.records import Records, Row, collect, summarise
 from lcprune.report.render import javascript, svg, write_figures
 from lcprune.report.tables import html_table, result_table
 from lcprune.report.theme import vega_config
@@ -102,7 +102,8 @@ def _lead(records: Records) -> str:
 
 
 def _facts(results: Sequence[Row]) -> str:
-    """The few numbers that a reader wants first."""
+    """The few numbers that a reader wants first; of several trials the mean, as in the table."""
+    results = summarise(results)
     original = next((row for row in results if row.get("method") == "original"), None)
     pruned = [row for row in results if row.get("method") != "original" and row.get("accuracy") is not None]
     facts: list[tuple[str, str, str]] = []
@@ -119,9 +120,9 @@ def _facts(results: Sequence[Row]) -> str:
         smallest = min(row["macs"] for row in pruned)
         best = max((row for row in pruned if row["macs"] <= 1.02 * smallest), key=lambda row: row["accuracy"])
         top = max(pruned, key=lambda row: row["accuracy"])
-        facts.append(("best pruned network", f"{100 * top['accuracy']:.2f} %", str(top["network"])))
-        if best is not top:
-            facts.append(("best of the smallest", f"{100 * best['accuracy']:.2f} %", str(best["network"])))
+        for name, row in [("best pruned network", top), ("best of the smallest", best)][: 1 if best is top else 2]:
+            trials = f", mean of {row['trials']} trials" if row["trials"] > 1 else ""
+            facts.append((name, f"{100 * row['accuracy']:.2f} %", f"{row['network']}{trials}"))
     if not facts:
         return ""
     cards = "".join(

@@ -13,6 +13,9 @@ METHOD_COLOURS = {"original": "#7c8798", "uniform": "#9aa5b4", "naive": "#e08a3c
 DEPTH_COLOURS = ["#5b7fe8", "#2fb0c4", "#5cb85c", "#d9b32e", "#e27b3a", "#c9527c"]
 _MORE_COLOURS = ("#2fa58d", "#c9567a", "#8d6fd1", "#b79a2e", "#4aa8c9", "#a0674b", "#6f9e3f", "#d16ba5")
 
+# An axis that counts epochs or candidates; a short one would be labelled 1.0, 1.5, 2.0.
+WHOLE_NUMBERS = {"tickMinStep": 1, "labelExpr": "datum.value % 1 ? '' : format(datum.value, 'd')"}
+
 _INK = {
     "light": {"text": "#1f2733", "muted": "#5b6675", "grid": "#e6e9ee", "line": "#c3cad4"},
     "dark": {"text": "#e7ebf1", "muted": "#a4afbd", "grid": "#2a313c", "line": "#465060"},
