@@ -9,6 +9,7 @@ The folder can be read by people (`config.toml`, `log.txt`), by `lcprune.load` (
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import logging
@@ -105,7 +106,9 @@ class Run:
             with atomic_write(folder / CONFIG) as temporary:
                 temporary.write_text(dump_toml({"command": command, **run.settings}), encoding="utf-8")
             write_json(folder / ENVIRONMENT, environment())
-        except PermissionError as error:
+        except OSError as error:
+            if error.errno == errno.ENOSPC:  # told in words of its own
+                raise
             reason = f"{folder} cannot be written ({error.strerror})"
             raise ConfigError(f"{reason}; choose another folder with --out") from error
         return run
