@@ -117,6 +117,17 @@ def test_a_network_with_too_few_outputs_is_refused(lcprune, command):
     assert list(Path().iterdir()) == []
 
 
+def test_data_of_another_shape_than_the_folders_network_is_refused(lcprune, trained):
+    Path("rgb.py").write_text(
+        "import numpy as np\n"
+        "def build():\n"
+        "    x, y = np.zeros((40, 8, 8, 3), np.uint8), np.arange(40) % 10\n"
+        "    return {'x_train': x, 'y_train': y, 'x_test': x, 'y_test': y}\n"
+    )
+    said = lcprune("evaluate", trained, "--data", "rgb.py:build")
+    assert said.code == 2 and "cannot take inputs of 3x8x8" in said.err
+
+
 def test_a_limit_that_holds_already_is_said_to_be_none(lcprune):
     said = lcprune(*PRUNE, "--macs", "500M", "--no-report")
     assert said.code == 0 and "is no limit here: the whole network has 40.55 M" in said.err

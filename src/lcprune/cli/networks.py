@@ -105,7 +105,7 @@ def open_network(
     with wrong_usage():
         if is_url(name) or Path(name).is_dir():
             network = _from_folder(Run.open(name), shape, device)
-            _check_classes(network, dataset)
+            _check_data(network, dataset)
             return network
         if num_classes is None and dataset is not None:
             num_classes = dataset.num_classes
@@ -122,7 +122,7 @@ def open_network(
     _try(model, example, name)
     built = {"model": _absolute(name), "num_classes": num_classes, "input_shape": list(shape)}
     network = Network(name, model, example, built=built)
-    _check_classes(network, dataset)
+    _check_data(network, dataset)
     return network
 
 
@@ -186,12 +186,12 @@ def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | s
     return Network(run.place, model.to(device).eval(), base.example.to(device), plan, run, built)
 
 
-def _check_classes(network: Network, dataset: Dataset | None) -> None:
-    """Find out as early that the data has classes for which the network has no output."""
+def _check_data(network: Network, dataset: Dataset | None) -> None:
+    """Find out in a second that the network cannot take the data's images, or has no output for some of its classes."""
     if dataset is None:
         return
-    with torch.no_grad():
-        answer = network.model(network.example)
+    example = torch.zeros(1, *dataset.input_shape, device=network.example.device)
+    answer = _try(network.model, example, network.name)
     if isinstance(answer, Tensor) and answer.ndim == 2 and answer.shape[1] < dataset.num_classes:
         raise UsageError(
             f"{network.name} has {answer.shape[1]} outputs and {dataset.name} has {dataset.num_classes} classes: "
@@ -199,11 +199,11 @@ def _check_classes(network: Network, dataset: Dataset | None) -> None:
         )
 
 
-def _try(model: nn.Module, example: Tensor, name: str) -> None:
+def _try(model: nn.Module, example: Tensor, name: str) -> Any:
     """Find out in a second, not after an hour, that the network cannot take such inputs."""
     try:
         with torch.no_grad():
-            model(example)
+            return model(example)
     except LcpruneError:
         raise
     except Exception as error:
