@@ -18,6 +18,7 @@ from torch import nn
 from lcprune import tune
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
+from lcprune.tune import interrupt
 
 Make = Callable[..., nn.Module]
 
@@ -167,3 +168,17 @@ def test_a_damaged_checkpoint_says_so(small: Make, blobs: Dataset, tmp_path: Pat
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(TuneError, match="is damaged"):
         tune.fit(small(), blobs, quick(), run_dir=tmp_path, resume=True, progress=False)
+
+
+def test_ctrl_c_is_not_lost_in_an_import_that_swallows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(name: str) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        except:  # noqa: E722 - as some of PyTorch's code has it
+            pass
+
+    monkeypatch.setattr(interrupt.importlib, "import_module", careless)
+    with pytest.raises(KeyboardInterrupt):
+        interrupt.import_whole("a_module_that_is_not_there")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -17,6 +17,7 @@ from lcprune.data import Dataset
 from lcprune.errors import TuneError
 from lcprune.tune.distributed import join
 from lcprune.tune.evaluate import pick_device
+from lcprune.tune.interrupt import import_whole
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.recipe import recipe as make_recipe
 from lcprune.tune.run import Run
@@ -91,6 +92,7 @@ def fit(
         run = Run(model, dataset, recipe, folder, teacher, world, workers)
         with _settings(world.device, model):
             try:
+                import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
                 run.prepare(resume)
                 run.train(progress, checkpoint_seconds, max_seconds)
             finally:

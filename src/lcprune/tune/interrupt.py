@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
+import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any
@@ -32,3 +34,12 @@ class InterruptFlag:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.raised = True
         signal.signal(signal.SIGINT, self._previous)
+
+
+def import_whole(name: str) -> None:
+    """Import a module, and only then let Ctrl-C act: code in it may swallow KeyboardInterrupt."""
+    if name not in sys.modules:
+        with InterruptFlag() as interrupt:
+            importlib.import_module(name)
+        if interrupt.raised:
+            raise KeyboardInterrupt

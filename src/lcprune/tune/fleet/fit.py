@@ -20,6 +20,7 @@ from lcprune.tune.fit import FitResult, _result, _settings
 from lcprune.tune.fleet.member import Member
 from lcprune.tune.fleet.run import Fleet, Looks, LostMembers
 from lcprune.tune.fleet.stack import Layout
+from lcprune.tune.interrupt import import_whole
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.recipe import recipe as make_recipe
 
@@ -90,6 +91,7 @@ def fit_fleet(
     fleet = make_fleet(original, plans, dataset, recipe, models, seeds, folders, device, teacher, looks)
     with _settings(fleet.world.device, original):
         try:
+            import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
             fleet.prepare(resume)
             left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
             fleet.train(progress, checkpoint_seconds, left)
