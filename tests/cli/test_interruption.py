@@ -24,7 +24,12 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 def interrupted_when(condition: Callable[[], bool], *arguments: str) -> str:
     """Start the command, press Ctrl-C when `condition` holds, and return what it said."""
     process = subprocess.Popen(
-        [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     deadline = time.monotonic() + 120
     while not condition():

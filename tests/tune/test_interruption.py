@@ -179,6 +179,7 @@ def test_ctrl_c_is_not_lost_in_an_import_that_swallows_it(monkeypatch: pytest.Mo
             pass
 
     monkeypatch.setattr(interrupt.importlib, "import_module", careless)
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         interrupt.import_whole("a_module_that_is_not_there")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
