@@ -264,9 +264,8 @@ def _best(scale: Scale) -> Iterator[Cell]:
             options.update(recipe=recipe, test=False)
             yield Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)
     # The best of them on validation images, for longer.
-    method = "sweep"
-    source, plan = sources[method]
-    name, recipe = f"{method}-longest-distilled", {**better, **distil, "epochs": scale.longest}
+    source, plan = sources["sweep"]
+    name, recipe = "sweep-longest-distilled", {**better, **distil, "epochs": scale.longest}
     options = {"plan": f"{plan}-{percent(limit)}", "method": name, "limit": limit, "resource": "macs"}
     options |= {"recipe": recipe, "test": False}
     yield Cell(f"{network}/best/{name}/1", "tune", network, 1, (source,), ("best",), options)

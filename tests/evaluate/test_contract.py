@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy
 import lcprune
 from lcprune.errors import PlanError
 from lcprune.evaluate import SlicingEvaluator, ZeroingEvaluator, collate, draw, make_evaluator, recalibrate
-from lcprune.evaluate.make import default_batch_size
 from lcprune.search import Search
 
 KINDS = {
@@ -332,32 +331,3 @@ def test_networks_that_do_not_run_in_every_layout_and_precision(trait, precision
     for kept in selections(graph):
         expected = physical(graph, collate(samples, 10), kept)
         assert evaluator.loss(kept) == pytest.approx(expected, rel=1e-4 if exact else 2e-2)
-
-
-def test_outputs_in_halves_reach_the_loss_in_float32_wherever_they_are(plain, digits) -> None:
-    class Named(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = plain.model
-
-        def forward(self, x):
-            return {"classes": self.network(x)}
-
-    seen = []
-
-    def loss_fn(output, target):
-        seen.append(output["classes"].dtype)
-        return cross_entropy(output["classes"], target)
-
-    graph = lcprune.trace(Named(), digits.example)
-    make_evaluator(graph, draw(digits.train, 32, seed=0), loss_fn, Search(precision="bf16")).full_loss()
-    assert set(seen) == {torch.float32}
-
-
-def test_on_a_gpu_all_images_are_one_batch_where_memory_allows(plain, monkeypatch) -> None:
-    cost, device = plain.graph.cost, torch.device("cuda")
-    assert 0 < cost.largest < cost.activations(cost.sizes)
-    live = min(cost.activations(cost.sizes), 6 * cost.largest)
-    for free, images in ((80 << 30, 3000), (2 * 4 * live * 100, 100), (0, 1)):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 80 << 30))
-        assert default_batch_size(plain.graph, 3000, device) == images

@@ -7,6 +7,7 @@ Built once per network, evaluated in microseconds, exact (integers below 2**53 i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,11 @@ class Term:
 
     coefficient: float
     axes: tuple[Axis, ...]
+
+    def value(self, counts: Sequence[int] | NDArray[np.int64]) -> float:
+        """At these kept counts."""
+        lengths = (axis.fixed + sum(counts[group] * times for group, times in axis.parts) for axis in self.axes)
+        return float(self.coefficient * math.prod(lengths))
 
 
 class _Polynomial:
@@ -110,8 +116,7 @@ class Cost:
         self._params = _Polynomial(params, len(self.names))
         activations = list(activations)
         self._activations = _Polynomial(activations, len(self.names))
-        written = [_Polynomial([term], len(self.names)) for term in activations]
-        self.largest = max((float(one(self.sizes.astype(np.float64))) for one in written), default=0.0)
+        self.largest = max((term.value(self.sizes) for term in activations), default=0.0)
 
     def macs(self, counts: Any) -> Any:
         """Multiply-adds of one sample.
