@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lcprune.graph.run import named_tensors
 from lcprune.graph.skeleton import copy_with, resize
@@ -115,7 +117,11 @@ def set_number(module: nn.Module, attribute: str, index: int | None, value: int)
 
 
 def _refresh(module: nn.Module) -> None:
-    """Bring the numbers that torch's own layers keep for printing and checking in line with their weights."""
+    """Bring what torch's own layers keep in line with their weights: computed weights, numbers for printing."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, (WeightNorm, BasePruningMethod)):
+            with torch.no_grad():
+                hook(module, None)
     weight = getattr(module, "weight", None)
     if isinstance(module, nn.modules.conv._ConvNd) and isinstance(weight, Tensor):
         outer, inner = weight.shape[:2]

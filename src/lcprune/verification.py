@@ -1,21 +1,39 @@
-"""Proof of a surgery: the smaller network computes what the original does with the removed units silenced."""
+"""The check of a surgery: the smaller network computes what the original does with the removed units silenced.
+
+Both run on the example inputs and on random inputs like them, first in evaluation mode; if the cut reaches weights
+that only training mode reads, in training mode too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from lcprune.errors import PlanError
-from lcprune.graph.silence import Numbers, Silence
-from lcprune.graph.skeleton import copy_with, inputs_to, unwrap
+from lcprune.graph.arithmetic import Arithmetic
+from lcprune.graph.outputs import Leaf
+from lcprune.graph.silence import Numbers, Silence, Used
+from lcprune.graph.skeleton import copy_with, inputs_to, set_mode, untouched, unwrap
 from lcprune.plan import Plan
+from lcprune.surgery import set_number
 
+# By the coarsest precision that took part: the largest difference, as a share of the output's own largest element...
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+_COARSE = 5e-2
+# ...but at least of this share of the largest element of all outputs: one may be the small difference of large numbers.
+_FLOOR = {torch.float64: 1e-3}
+_COARSE_FLOOR = 1e-1
+
+_SCALES = (0.3, 3.0)  # of the random inputs
+
+Inputs = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -23,13 +41,15 @@ class Verification:
     """How far the pruned and the silenced network are apart.
 
     Attributes:
-        ok: they agree to rounding.
-        max_error: largest absolute difference of any output element.
+        ok: they agree to rounding, and there was something to compare.
+        max_error: largest absolute difference of any output element; infinite if one is not finite where the other is.
         scale: largest absolute output element of the silenced network.
         dtype: the precision of the comparison.
         mixing: modules in which channels influence one another, so that removing is not zeroing by design; there the
             reference was computed on the kept channels alone.
         sized: modules that compute with a number taken from a size; the reference used the pruned network's number.
+        compared: output elements that were compared and are neither zero nor infinite nor NaN.
+        silent: outputs without such an element: nothing is known of them.
     """
 
     ok: bool
@@ -38,76 +58,204 @@ class Verification:
     dtype: str
     mixing: tuple[str, ...] = ()
     sized: tuple[str, ...] = ()
+    compared: int = 0
+    silent: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
+        if not self.ok and not self.compared and not self.max_error:
+            return f"nothing to compare: every output is zero or not finite ({self.dtype})"
         verdict = "exact to rounding" if self.ok else "WRONG"
-        note = (
-            f"; channels mix in {len(self.mixing)} modules, compared there without the removed ones"
-            if self.mixing
-            else ""
-        )
+        notes = ""
+        if self.mixing:
+            notes += f"; channels mix in {len(self.mixing)} modules, compared there without the removed ones"
         if self.sized:
-            note += f"; {len(self.sized)} modules compute with a size, taken from the pruned network"
+            notes += f"; {len(self.sized)} modules compute with a size, taken from the pruned network"
+        if self.silent:
+            notes += f"; nothing to compare in {', '.join(self.silent)}"
         difference = f"largest difference {self.max_error:.3g} at outputs up to {self.scale:.3g} ({self.dtype})"
-        return f"{verdict}: {difference}{note}"
+        return f"{verdict}: {difference}{notes}"
 
 
 def verify(model: nn.Module, plan: Plan, example_inputs: Any, pruned: nn.Module | None = None) -> Verification:
     """Compare the pruned network with the original whose removed units are silenced at their consumers.
 
-    Both run on the CPU, in double precision where the network can, so that rounding and mistakes are far apart.
+    Both run on the CPU, on the example inputs and on random ones of the same shapes and types, in double precision
+    where the network can, so that rounding and mistakes are far apart. Random operators in `forward` give both the
+    same numbers.
 
     Args:
         model: the original network; it is not changed.
         plan: the plan.
         example_inputs: as for `trace`; any values will do, real ones are best.
         pruned: the network to check; `plan.apply(model)` if None.
+
+    Raises:
+        PlanError: the outputs of the two have different shapes.
     """
     inner = unwrap(model)
     args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-    smaller = plan.apply(inner) if pruned is None else unwrap(pruned)
-    try:
-        return _compare(inner, plan, smaller, args, torch.float64)
-    except (RuntimeError, TypeError, NotImplementedError):
-        # Code that names a precision (x.float(), half-precision constants) cannot run in double.
-        return _compare(inner, plan, smaller, args, torch.float32)
+    fresh = plan.apply(inner)
+    smaller = fresh if pruned is None else unwrap(pruned)
+    failure: Exception | None = None
+    with untouched(inner), untouched(smaller):
+        # Code that names a precision (x.float(), half-precision constants) cannot run in double, nor parts of a
+        # network in single precision if others are in half.
+        for dtype in (torch.float64, torch.float32, None):
+            try:
+                return _Comparison(inner, plan, fresh, smaller, dtype).run(args)
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                failure = failure or error
+    raise PlanError(f"the networks cannot be run to compare them: {failure}") from failure
 
 
-def _compare(
-    model: nn.Module, plan: Plan, smaller: nn.Module, args: tuple[Any, ...], dtype: torch.dtype
-) -> Verification:
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.to("cpu", dtype) if tensor.is_floating_point() else tensor.cpu()
+@dataclass(eq=False)
+class _Comparison:
+    """One comparison, in one precision (None: in those that the networks have)."""
 
-    inputs = tree_map_only(Tensor, cast, inputs_to(args, "cpu"))
-    got, numbers, narrow = _run_cut(smaller, inputs, cast)
-    run = Silence(copy_with(model, lambda name, tensor: cast(tensor).clone()).eval(), plan.cuts, numbers)
-    reference = run.forward(inputs)
-    expected, found = _floats(reference), _floats(got)
-    if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:
-        raise PlanError(
-            f"the pruned network's outputs have shapes {[list(t.shape) for t in found]}, "
-            f"the original's {[list(t.shape) for t in expected]}"
+    model: nn.Module
+    plan: Plan
+    fresh: nn.Module  # what the plan makes: numbers that follow from sizes are taken from it
+    smaller: nn.Module  # what is checked
+    dtype: torch.dtype | None
+    error: float = 0.0
+    share: float = 0.0  # the largest difference, as a share of what is tolerated
+    scale: float = 0.0
+    compared: dict[str, int] = field(default_factory=dict)
+
+    def run(self, args: Inputs) -> Verification:
+        inputs = [_map(inputs_to(args, "cpu"), self._cast)]
+        inputs += [_random_like(inputs[0], scale, seed) for seed, scale in enumerate(_SCALES)]
+        modes = [False]
+        found, passes, own = self._run(self.smaller, inputs, modes)
+        if any(name in self.plan.cuts for name in found.unread.values()):
+            modes = [False, True]
+            found, passes, own = self._run(self.smaller, inputs, modes)
+        numbers = passes
+        if self.fresh is not self.smaller:
+            _, numbers, own = self._run(self.fresh, inputs, modes)
+        silence = Silence(copy_with(self.model, lambda name, tensor: self._cast(tensor).clone()), self.plan.cuts)
+        least = found.least
+        for (training, position), (got, _) in passes.items():
+            set_mode(silence.model, training)
+            try:
+                expected = silence.compute(_map(inputs[position], torch.clone), numbers[training, position][1], own)
+            except Exception:
+                if position == 0:
+                    raise
+                continue  # the network itself refuses random inputs
+            if isinstance(got, Exception):
+                raise PlanError(f"the pruned network fails where the original runs: {got}") from got
+            self._compare(expected, got, least, "train: " if training else "")
+        compared = sum(self.compared.values())
+        name = str(self.dtype or least).removeprefix("torch.")
+        if self.dtype is not None and torch.finfo(least).eps > torch.finfo(self.dtype).eps:
+            name += f", {str(least).removeprefix('torch.')} in places"
+        return Verification(
+            self.share <= 1 and compared > 0,
+            self.error,
+            self.scale,
+            name,
+            tuple(sorted(silence.mixed)),
+            tuple(sorted(silence.sized)),
+            compared,
+            tuple(path for path, count in self.compared.items() if not count) if compared else (),
         )
-    pairs = [(a, b) for a, b in zip(expected, found, strict=True) if a.numel()]
-    error = max([float((a - b).abs().max()) for a, b in pairs] or [0.0])
-    scale = max([float(a.abs().max()) for a, _ in pairs] or [0.0])
-    # Code that casts to single precision on the way rounds accordingly, whatever precision it is run in.
-    ok = error <= _TOLERANCE[torch.float32 if narrow else dtype] * max(scale, 1e-30)
-    name = str(dtype).removeprefix("torch.") + (", float32 in places" if narrow and dtype is torch.float64 else "")
-    return Verification(ok, error, scale, name, tuple(sorted(run.mixed)), tuple(sorted(run.sized)))
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to("cpu", self.dtype if tensor.is_floating_point() else None)
+
+    def _run(
+        self, smaller: nn.Module, inputs: Sequence[Inputs], modes: Sequence[bool]
+    ) -> tuple[Numbers, dict[tuple[bool, int], tuple[list[Leaf] | Exception, list[Used]]], set[str]]:
+        """Run a copy of a cut network, which is freed before the larger one is copied.
+
+        Returns:
+            The run, the outputs and numbers of each pass by mode and input, and the modules that compute with an
+            attribute which the surgery changed.
+        """
+        model = copy_with(smaller, lambda name, tensor: self._cast(tensor).clone())
+        watch = Arithmetic()
+        for change in watch.watched(self.plan.changes):
+            set_number(model.get_submodule(change.module), change.attribute, change.index, change.new)
+        run = Numbers(model)
+        passes: dict[tuple[bool, int], tuple[list[Leaf] | Exception, list[Used]]] = {}
+        for training in modes:
+            set_mode(model, training)
+            for position, args in enumerate(inputs):
+                # In-place operators of the network must not reach the caller's tensors, nor the second run.
+                try:
+                    with watch:
+                        out: list[Leaf] | Exception = run.forward(_map(args, torch.clone))
+                except Exception as error:
+                    if position == 0:
+                        raise
+                    out = error
+                passes[training, position] = out, run.used
+        return run, passes, {module for module, _ in watch.used}
+
+    def _compare(self, expected: list[Leaf], got: list[Leaf], least: torch.dtype, mode: str) -> None:
+        before, after = [_shape(leaf) for leaf in expected], [_shape(leaf) for leaf in got]
+        if before != after:
+            raise PlanError(f"the pruned network's outputs have shapes {after}, the original's {before}")
+        pairs = [(path, _plain(a), _plain(b)) for (path, a), (_, b) in zip(expected, got, strict=True) if _is_float(a)]
+        sizes = [float(a[a.isfinite()].abs().max()) if a.isfinite().any() else 0.0 for _, a, _ in pairs]
+        largest = max(sizes, default=0.0)
+        self.scale = max(self.scale, largest)
+        for (path, a, b), size in zip(pairs, sizes, strict=True):
+            error = _difference(a, b)
+            self.error = max(self.error, error)
+            tolerated = _TOLERANCE.get(least, _COARSE) * max(size, _FLOOR.get(least, _COARSE_FLOOR) * largest)
+            if error > 0:
+                self.share = max(self.share, error / tolerated if tolerated > 0 else math.inf)
+            self.compared[mode + path] = self.compared.get(mode + path, 0) + int((a.isfinite() & (a != 0)).sum())
 
 
-def _run_cut(smaller: nn.Module, inputs: Any, cast: Callable[[Tensor], Tensor]) -> tuple[Any, Any, bool]:
-    """Run a copy of the cut network, which is freed before the larger one is copied."""
-    run = Numbers(copy_with(smaller, lambda name, tensor: cast(tensor).clone()).eval())
-    # In-place operators of the network must not reach the caller's tensors, nor the second run.
-    out = run.forward(tree_map_only(Tensor, torch.clone, inputs))
-    return out, run.used, run.narrow
+def _map(args: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
+    mapped: Inputs = tree_map_only(Tensor, function, args)
+    return mapped
 
 
-def _floats(out: Any) -> list[Tensor]:
-    return [tensor for tensor in tree_iter(out) if isinstance(tensor, Tensor) and tensor.is_floating_point()]
+def _random_like(args: Inputs, scale: float, seed: int) -> Inputs:
+    """Random inputs of the same shapes and types; whole numbers from the range of the example's, truth values kept."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point() or tensor.is_complex():
+            return scale * torch.randn(tensor.shape, dtype=tensor.dtype, generator=generator)
+        if tensor.dtype == torch.bool or tensor.numel() == 0:
+            return tensor
+        low, high = int(tensor.min()), int(tensor.max())
+        return torch.randint(low, high + 1, tensor.shape, dtype=tensor.dtype, generator=generator)
+
+    return _map(args, draw)
+
+
+def _is_float(leaf: Any) -> bool:
+    if isinstance(leaf, Tensor):
+        return (leaf.is_floating_point() or leaf.is_complex()) and leaf.numel() > 0
+    return isinstance(leaf, float) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc" and leaf.size > 0)
+
+
+def _plain(value: Any) -> Tensor:
+    """A dense, real tensor."""
+    tensor = torch.as_tensor(value)
+    tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _shape(leaf: Leaf) -> Any:
+    path, value = leaf
+    if isinstance(value, (Tensor, np.ndarray)):
+        return path, list(value.shape)
+    return path if isinstance(value, float) else (path, value)
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    """The largest difference; infinite where one value is not finite and the other is not the same."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    if not bool((a.isfinite() & b.isfinite() | same).all()):
+        return math.inf
+    return float(torch.where(same, 0.0, (a - b).abs()).max())

@@ -142,10 +142,11 @@ def test_cost_is_a_function_of_kept_counts(name: str) -> None:
     assert list(graph.cost.activations(many)) == expected
 
 
+@pytest.mark.parametrize("kind", ["half", "one unit each"])
 @every_entry
-def test_pruned_network_traces_afresh_at_the_same_cost(name: str) -> None:
+def test_pruned_network_traces_afresh_at_the_same_cost(name: str, kind: str) -> None:
     _, inputs, _ = traced(name)
-    _, plan, smaller = pruned(name, "half")
+    _, plan, smaller = pruned(name, kind)
     again = lcprune.trace(smaller, inputs)
     assert (again.macs, again.params) == (plan.macs, plan.params)
 

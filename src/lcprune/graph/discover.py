@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from lcprune.graph.labels import Labels, Site, Taken, Use, varying
-from lcprune.graph.rules import Call
+from lcprune.graph.outputs import Leaf, tensors
+from lcprune.graph.rules import Call, Step
 from lcprune.graph.run import Run, named_tensors
 
 Atoms = NDArray[np.int64]
@@ -42,6 +43,7 @@ class Contraction:
         positions: how often the weight is applied.
         passing: channels among these positions (ECA, token mixing), as atoms along each such axis.
         written: elements of each produced channel.
+        counted: it runs in evaluation mode, so it costs something.
     """
 
     module: str
@@ -52,6 +54,7 @@ class Contraction:
     positions: int
     passing: tuple[Atoms, ...] = ()
     written: int = 0
+    counted: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,7 @@ class Discover(Run):
         self.atom_count = start
         self.phantom_count = 0
         self.reordered = False
+        self.steps: list[Step] = []
         self.classes: Atoms | None = None  # atoms that depend on one another, once worked out
         self.edges: list[tuple[Atoms, Atoms]] = []
         self.lines: list[tuple[Atoms, Atoms, Atoms]] = []  # ties with the place of the tied atom along the line
@@ -141,15 +145,13 @@ class Discover(Run):
         self._seen: set[tuple[str, int]] = set()
         self._alive: list[Tensor] = []  # layers are told apart by identity, so none may be freed
 
-    def forward(self, args: tuple[Any, ...]) -> Any:
-        out = super().forward(args)
-        for tensor in tree_iter(out):
-            if isinstance(tensor, Tensor):
-                for layer in self.labels_of(tensor).layers:
-                    self.freeze(layer, "reaches the network's output")
-                self.read(self.labels_of(tensor))
-        self._grids_of_slices()
-        return out
+    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+        found = super().forward(args)
+        for tensor in tensors(found):
+            for layer in self.labels_of(tensor).layers:
+                self.freeze(layer, "reaches the network's output")
+            self.read(self.labels_of(tensor))
+        return found
 
     def meet(self, a: Tensor, b: Tensor, follower: int | None = None) -> Tensor:
         a, b = torch.broadcast_tensors(a, b)
@@ -192,6 +194,10 @@ class Discover(Run):
         key = (taken.site, atoms.tobytes(), whole.tobytes())
         self.parts.setdefault(key, Part(self.module, taken.site, atoms, whole))
 
+    def step(self, step: Step) -> None:
+        if not self.steps or self.steps[-1] != step:  # a loop over channels may become shorter
+            self.steps.append(step)
+
     def reorder(self) -> None:
         self.reordered = True
 
@@ -220,7 +226,9 @@ class Discover(Run):
             if len(own) == 1:
                 axes[next(iter(own))] = _numpy(layer)
         self.contractions.append(
-            Contraction(self.module, tuple(shape), axes, *dims, positions, along, written or positions)
+            Contraction(
+                self.module, tuple(shape), axes, *dims, positions, along, written or positions, not self.model.training
+            )
         )
 
     def use_groups(self, layer: Tensor) -> None:
@@ -247,8 +255,8 @@ class Discover(Run):
     def _edge(self, a: Tensor, b: Tensor) -> None:
         self.edges.append((_numpy(a), _numpy(b)))
 
-    def _grids_of_slices(self) -> None:
-        """Slices that tile an axis in equal parts are a split written by hand."""
+    def finish(self) -> None:
+        """After the last pass: slices that tile an axis in equal parts are a split written by hand."""
         for (_, dim), (layer, module, parts) in self._slices.items():
             starts = sorted(parts)
             length = parts[starts[0]].shape[dim]

@@ -17,6 +17,8 @@ def explain(graph: ChannelGraph) -> str:
     if graph.frozen:
         lines.append("frozen:")
         lines += [f"  {name}: {reason}" for name, reason in graph.frozen.items()]
+    if graph.unread:
+        lines.append(f"never read, so left as they are: {', '.join(graph.unread)}")
     return "\n".join(lines)
 
 

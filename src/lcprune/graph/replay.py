@@ -15,16 +15,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_iter
 
 from lcprune.graph.discover import Atoms, Discover, WeightAxis, real, tied
 from lcprune.graph.labels import Labels, Site, Taken, Use
+from lcprune.graph.outputs import Leaf, tensors
+from lcprune.graph.rules import Step
 from lcprune.graph.run import Run
 
 Order = dict[tuple[str, int], Atoms]
 
 _LONGEST_LINE = 1 << 16
 _TAKEN = "other channels would be taken by position than before"
+_BRANCH = "with fewer channels the code runs other operators, or with other settings, than before"
 
 
 class Mismatch(Exception):
@@ -55,7 +57,7 @@ class Pairs:
         lines = [self._line_key(*line) for line in discovered.lines]
         self.line_keys = np.unique(np.concatenate(lines or [np.empty(0, np.int64)]))
         self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
-        self.parts, self.uses = list(discovered.parts.values()), discovered.uses
+        self.parts, self.uses, self.steps = list(discovered.parts.values()), discovered.uses, discovered.steps
         self._by_axis: dict[tuple[str, int], dict[int, list[int]]] = {}
 
     def _key(self, a: Atoms, b: Atoms) -> Atoms:
@@ -127,18 +129,33 @@ class Replay(Run):
         self._parts = [(part, part.atoms[kept[part.atoms]], part.whole[kept[part.whole]]) for part in pairs.parts]
         self._left = {(part.site, atoms.tobytes()) for part, atoms, _ in self._parts}
         self._taken: set[tuple[Site, bytes]] = set()
+        self._steps = 0
+        # Code that looks at values may loop more or less often over other data.
+        self._on_shapes = all(tensor.device.type == "meta" for tensor in model.parameters())
 
-    def forward(self, args: tuple[Any, ...]) -> Any:
-        out = super().forward(args)
-        for tensor in tree_iter(out):
-            if isinstance(tensor, Tensor):
-                self.read(self.labels_of(tensor))
+    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+        found = super().forward(args)
+        for tensor in tensors(found):
+            self.read(self.labels_of(tensor))
+        return found
+
+    def finish(self) -> None:
+        """After the last pass: what has not been done that was done before."""
+        if self._on_shapes and self._steps < len(self.pairs.steps):
+            raise Mismatch(_BRANCH, np.empty(0, np.int64))
         for part, atoms, whole in self._parts:
             # Taking all that is left may be no operator at all; a part of which nothing is left may not be asked for.
             if 0 < len(atoms) < len(whole) and (part.site, atoms.tobytes()) not in self._taken:
                 self.stack.append(part.module)
                 raise Mismatch(_TAKEN, whole)
-        return out
+
+    def step(self, step: Step) -> None:
+        steps, place = self.pairs.steps, self._steps
+        if not self._on_shapes or (place > 0 and steps[place - 1] == step):
+            return
+        if place >= len(steps) or steps[place] != step:
+            raise Mismatch(_BRANCH, involved(self.call))
+        self._steps += 1
 
     def take(self, taken: Taken, use: Use) -> None:
         atoms = real(taken.part)
@@ -227,11 +244,6 @@ def involved(call: Any) -> Atoms:
     """The atoms under the tensors of the last operator."""
     layers = [_flat(layer) for labels in (call.labels if call else []) for layer in labels.layers]
     return np.unique(np.concatenate(layers)) if layers else np.empty(0, np.int64)
-
-
-def output_shapes(out: Any) -> list[tuple[int, ...]]:
-    """The shapes of all tensors in an output."""
-    return [tuple(tensor.shape) for tensor in tree_iter(out) if isinstance(tensor, Tensor)]
 
 
 def _is_parameter(model: nn.Module, name: str) -> bool:

@@ -20,7 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from lcprune.graph.labels import PLAIN, Labels, Site, Taken, Use
-from lcprune.graph.rules import Call, Rule, find_rule
+from lcprune.graph.noise import same_random_numbers
+from lcprune.graph.outputs import Leaf, leaves
+from lcprune.graph.rules import Call, Rule, Step, find_rule
 
 _LABELS = "_lcprune_labels"
 
@@ -40,6 +42,7 @@ class Run(TorchDispatchMode):
         self.call: Call | None = None
         self.module_names = {id(module): name for name, module in model.named_modules()}
         self.stack: list[str] = []
+        self.unread = {id(parameter): name for name, parameter in model.named_parameters()}
         self._written: dict[int, Tensor] = {}
         for name, tensor in named_tensors(model):
             if name in weights:
@@ -49,10 +52,10 @@ class Run(TorchDispatchMode):
         # The operator that ran last is of no use afterwards, and operators cannot be sent to other processes.
         return {**self.__dict__, "call": None}
 
-    def forward(self, args: tuple[Any, ...]) -> Any:
-        """Run the network and return its output."""
-        with torch.no_grad(), plain_attention(), self._module_hooks(), self:
-            return self.model(*args)
+    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+        """Run the network and return the leaves of its output."""
+        with torch.no_grad(), same_random_numbers(), plain_attention(), self._module_hooks(), self:
+            return leaves(self.model(*args))
 
     # -- what a rule can say; each kind of run answers in its own way -------------------------------------------
 
@@ -92,6 +95,9 @@ class Run(TorchDispatchMode):
     def take(self, taken: Taken, use: Use) -> None:
         """Channels that were taken by position are used, so a cut network must find the same ones there."""
 
+    def step(self, step: Step) -> None:
+        """An operator is run that a cut network must run too, with the same arguments."""
+
     def reorder(self) -> None:
         """An operator was run that does not keep the order of the channels that stay."""
 
@@ -129,6 +135,13 @@ class Run(TorchDispatchMode):
         call = self.call = self.prepare(Call(func, args, kwargs or {}, self.labels_of))
         for labels in call.labels:
             self.read(labels, call)
+        if self.unread:
+            for tensor in call.tensors:
+                self.unread.pop(id(tensor), None)
+        if call.labelled:
+            step = rule.step(call)
+            if step is not None:
+                self.step(step)
         out = self.execute(call, rule)
         if call.labelled or rule.always:
             self.attach(out, rule.apply(self, call, out))

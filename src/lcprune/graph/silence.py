@@ -15,48 +15,75 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten, tree_iter, tree_leaves, tree_map_only, tree_unflatten
 
 from lcprune.graph.labels import Labels, varying
+from lcprune.graph.noise import settle
+from lcprune.graph.outputs import Leaf
 from lcprune.graph.rules import Call, Rule
 from lcprune.graph.run import Run, named_tensors
 
+Used = tuple[str, list[float | None]]  # an element-wise operator and the numbers among its arguments
+_WRITTEN = "_lcprune_written"  # a tensor that the code made of numbers alone: torch.tensor(x.shape[1])
+
 
 class Numbers(Run):
-    """Run a network and write down the plain numbers that its element-wise operators use.
+    """Run a network on data and write down the plain numbers that its element-wise operators use.
+
+    Random numbers are the same for every element, so that a cut network draws the same ones as the whole one.
 
     Args:
-        model: the network.
+        model: the network, on the CPU.
+        weights: labels of parameters and buffers, by name.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model, {})
-        self.used: list[tuple[str, tuple[Any, ...]]] = []
-        self.narrow = False  # something was computed in less than double precision
+    def __init__(self, model: nn.Module, weights: Mapping[str, Labels] | None = None) -> None:
+        super().__init__(model, weights or {})
+        self.used: list[Used] = []
+        self.least = torch.float64  # the coarsest precision in which something was computed
+        self._random = torch.Generator()
+
+    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+        self.used = []
+        self._random.manual_seed(0)
+        return super().forward(args)
+
+    def execute(self, call: Call, rule: Rule) -> Any:
+        return self._settled(call, call.func(*call.args, **call.kwargs))
+
+    def _settled(self, call: Call, out: Any) -> Any:
+        """The result; of a random operator, the same value in every place."""
+        if torch.Tag.nondeterministic_seeded in call.func.tags:
+            uniform, normal = torch.rand((), generator=self._random), torch.randn((), generator=self._random)
+            settle(call, out, float(uniform), float(normal))
+        return out
 
     def after(self, call: Call, out: Any) -> None:
-        if isinstance(out, Tensor) and out.is_floating_point() and out.dtype != torch.float64:
-            self.narrow = True
-        self.used.append((call.name, tuple(None if isinstance(arg, Tensor) else arg for arg in call.args)))
+        if isinstance(out, Tensor) and out.is_floating_point() and torch.finfo(out.dtype).eps > self._eps:
+            self.least = out.dtype
+        if not call.tensors or call.name == "aten::lift_fresh" or all(map(_is_written, call.tensors)):
+            for tensor in tree_iter(out):
+                if isinstance(tensor, Tensor):
+                    setattr(tensor, _WRITTEN, True)
+        if torch.Tag.pointwise in call.func.tags:
+            self.used.append((call.name, [_number(value) for value in tree_leaves((call.args, call.kwargs))]))
+
+    @property
+    def _eps(self) -> float:
+        return torch.finfo(self.least).eps
 
 
-class Silence(Run):
+class Silence(Numbers):
     """Run the uncut network on real data with some channels silenced.
 
     Args:
         model: the uncut network, on the CPU.
         kept: weight name -> dimension -> kept positions.
-        numbers: the plain numbers that the cut network used. A number computed from a size (1 / sqrt(fan-in)) changes
-            with the cut because the code says so; the reference uses the new one and reports where.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        kept: Mapping[str, Mapping[int, NDArray[np.int64]]],
-        numbers: Sequence[tuple[str, tuple[Any, ...]]] = (),
-    ) -> None:
-        self.numbers = numbers
+    def __init__(self, model: nn.Module, kept: Mapping[str, Mapping[int, NDArray[np.int64]]]) -> None:
+        self.numbers: Sequence[Used] = ()
+        self.own: set[str] = set()
         self.sized: set[str] = set()
         weights: dict[str, Labels] = {}
         gone: list[Tensor] = []
@@ -79,32 +106,45 @@ class Silence(Run):
         self.gone = torch.cat([*gone, torch.zeros(1, dtype=torch.bool)])
         self.mixed: set[str] = set()
 
+    def compute(self, args: tuple[Any, ...], numbers: Sequence[Used], own: set[str]) -> list[Leaf]:
+        """Run the network.
+
+        Args:
+            args: its inputs.
+            numbers: what the cut network used, `Numbers.used`. A number computed from a size (1 / sqrt(fan-in)) changes
+                with the cut because the code says so; the reference uses the new one and reports where.
+            own: modules whose numbers are never taken, since the surgery changed an attribute they compute with.
+        """
+        self.numbers, self.own = numbers, own
+        return self.forward(args)
+
     def prepare(self, call: Call) -> Call:
-        place = self.operations - 1
-        if torch.Tag.pointwise not in call.func.tags or place >= len(self.numbers):
+        place = len(self.used)
+        if torch.Tag.pointwise not in call.func.tags or place >= len(self.numbers) or self.own & set(self.stack):
             return call
         name, numbers = self.numbers[place]
-        if name != call.name or len(numbers) != len(call.args):
+        values, spec = tree_flatten((call.args, call.kwargs))
+        if name != call.name or len(numbers) != len(values):
             return call
-        args = [
-            new if isinstance(old, (int, float)) and isinstance(new, (int, float)) else old
-            for old, new in zip(call.args, numbers, strict=True)
-        ]
-        if any(
-            old is not new and old != new
-            for old, new in zip(call.args, args, strict=True)
-            if not isinstance(old, Tensor)
-        ):
-            self.sized.add(self.module)
-            return Call(call.func, tuple(args), call.kwargs, self.labels_of)
-        return call
+        changed = False
+        for position, (value, new) in enumerate(zip(values, numbers, strict=True)):
+            old = _number(value)
+            if old is None or new is None or old == new:
+                continue
+            values[position] = torch.full_like(value, new) if isinstance(value, Tensor) else new
+            changed = True
+        if not changed:
+            return call
+        self.sized.add(self.module)
+        args, kwargs = tree_unflatten(values, spec)
+        return Call(call.func, args, kwargs, self.labels_of)
 
     def execute(self, call: Call, rule: Rule) -> Any:
         if rule.contracts and call.labelled:
             args, kwargs = tree_map_only(Tensor, self._silenced, (call.args, call.kwargs))
             out = call.func(*args, **kwargs)
         else:
-            out = call.func(*call.args, **call.kwargs)
+            out = self._settled(call, call.func(*call.args, **call.kwargs))
         if rule.mixes and call.labelled:
             self._without(call, out)
         elif rule.contracts and "convolution" in call.name:
@@ -195,3 +235,14 @@ def _resized(call: Call, args: tuple[Any, ...]) -> tuple[Any, ...]:
     elif call.name in ("aten::native_layer_norm", "aten::_fused_rms_norm", "aten::rms_norm"):
         changed[1] = list(args[0].shape[args[0].ndim - len(args[1]) :])
     return tuple(changed)
+
+
+def _is_written(tensor: Tensor) -> bool:
+    return bool(getattr(tensor, _WRITTEN, False))
+
+
+def _number(value: Any) -> float | None:
+    """The plain number that an argument is; None for all else."""
+    if isinstance(value, Tensor):
+        return float(value) if _is_written(value) and value.numel() == 1 and not value.is_complex() else None
+    return value if isinstance(value, (int, float)) else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,13 +42,20 @@ def copy_with(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.M
         if isinstance(tensor, nn.Parameter):
             new = nn.Parameter(new, requires_grad=tensor.requires_grad and new.is_floating_point())
         memo[id(tensor)] = new
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and not value.is_leaf:  # what a hook computes before every pass
+                memo[id(value)] = value.detach().clone()
     try:
-        return copy.deepcopy(model, memo)
+        result = copy.deepcopy(model, memo)
     except Exception as error:
         raise TraceError(
             f"{type(model).__name__} cannot be copied ({error}); remove hooks, locks or computed tensors that it "
-            "keeps as attributes (torch.nn.utils.remove_weight_norm for old-style weight norm) and try again"
+            "keeps as attributes and try again"
         ) from error
+    for name, module in model.named_modules():  # torch.fx forgets the mode
+        result.get_submodule(name).training = module.training
+    return result
 
 
 def skeleton(model: nn.Module, real: bool = False) -> nn.Module:
@@ -55,11 +63,55 @@ def skeleton(model: nn.Module, real: bool = False) -> nn.Module:
     for name, tensor in named_tensors(model):
         if is_lazy(tensor):
             raise TraceError(f"{name} has no shape yet: run the network once on real data before tracing it")
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TraceError(
+                f"{name or 'the network'} is scripted, so it cannot be cut: pass the Python module it was made from"
+            )
     if real:
         result = copy_with(model, lambda name, tensor: tensor.to("cpu", copy=True))
     else:
         result = copy_with(model, lambda name, tensor: _empty(tensor))
     return result.eval()
+
+
+def set_mode(model: nn.Module, training: bool) -> None:
+    """Evaluation mode, or training mode in which dropout and batch norm still compute as in evaluation."""
+    model.train(training)
+    for module in model.modules():
+        if isinstance(module, (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)):
+            module.eval()
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Watch over a network while copies of it run: hooks and closures of a copy may hold on to the original.
+
+    Attributes that were set are put back.
+
+    Raises:
+        TraceError: a parameter or buffer was written to.
+    """
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
+    versions = {name: _version(tensor) for name, tensor in named_tensors(model)}
+    try:
+        yield
+    finally:
+        for module, before in attributes:
+            now = vars(module)
+            if now.keys() != before.keys() or any(now[name] is not value for name, value in before.items()):
+                now.clear()
+                now.update(before)
+    written = [name for name, tensor in named_tensors(model) if _version(tensor) != versions[name]]
+    if written:
+        raise TraceError(
+            f"{written[0]} of the network was written to while a copy of it ran: a hook or a closure holds on to the "
+            "original; remove it, prune, and register it again"
+        )
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _empty(tensor: Tensor) -> Tensor:

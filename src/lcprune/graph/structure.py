@@ -13,10 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.graph.arithmetic import Arithmetic, Attribute
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
-from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved, output_shapes
+from lcprune.graph.outputs import Leaf, signature
+from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved
 from lcprune.graph.resolve import Units
 from lcprune.graph.run import Run
+from lcprune.graph.skeleton import set_mode
 from lcprune.surgery import AttributeChange, cut_in_place
 
 _LIBRARIES = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
@@ -65,7 +68,8 @@ class Structure:
     Attributes:
         skeleton: the network without data.
         inputs: example inputs for it.
-        outputs: shapes of its outputs.
+        outputs: what its outputs look like, by mode (False for evaluation, True for training). Training mode is only
+            there if it runs layers that evaluation mode does not.
         discovered: the first run.
         pairs: which atoms met.
         units: atoms sorted into units; replaced while trials go on.
@@ -75,7 +79,7 @@ class Structure:
 
     skeleton: nn.Module
     inputs: tuple[Any, ...]
-    outputs: list[tuple[int, ...]]
+    outputs: dict[bool, list[tuple[str, Any]]]
     discovered: Discover
     pairs: Pairs
     units: Units
@@ -200,15 +204,35 @@ class Structure:
             order = {**order, **run.wanted}
         raise TrialError("no order of channels fits", run.operations, [""], np.empty(0, np.int64))
 
+    def computed_with(self, kept: Sequence[NDArray[np.int64]]) -> set[Attribute]:
+        """The attributes that follow this cut and that the code computes with.
+
+        Args:
+            kept: per group, the units that stay; a cut that runs.
+        """
+        keeps = self.keeps(kept)
+        watch = Arithmetic()
+        changes = watch.watched(self.changes(keeps))
+        if changes:
+            with cut_in_place(self.skeleton, self.cuts(self.order(kept)), changes), watch:
+                self._check(Run(self.skeleton, {}))
+        return watch.used
+
     def _check(self, run: Run) -> None:
+        out: dict[bool, list[Leaf]] = {}
         try:
-            out = run.forward(self.inputs)
+            for training in self.outputs:
+                if len(self.outputs) > 1:
+                    set_mode(self.skeleton, training)
+                out[training] = run.forward(self.inputs)
+            if isinstance(run, Replay):
+                run.finish()
         except Mismatch as error:
             raise TrialError(str(error), run.operations, run.stack, error.atoms, _line(error)) from error
         except Exception as error:
             message = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
             raise TrialError(message, run.operations, run.stack, involved(run.call), _line(error)) from error
-        if output_shapes(out) != self.outputs:
+        if any(signature(found) != self.outputs[training] for training, found in out.items()):
             raise TrialError("the output changes its shape", run.operations, [""], np.empty(0, np.int64))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,11 +16,14 @@ from lcprune.cost import Cost, Term
 from lcprune.errors import TraceError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.discover import Atoms, Discover
-from lcprune.graph.replay import Pairs, output_shapes
+from lcprune.graph.outputs import signature
+from lcprune.graph.replay import Pairs
 from lcprune.graph.resolve import axis_roles, resolve
-from lcprune.graph.skeleton import inputs_to, skeleton, unwrap
+from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched, unwrap
 from lcprune.graph.structure import AttributeTie, Structure
 from lcprune.graph.trial import Trials
+
+logger = logging.getLogger("lcprune")
 
 
 def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Module] = ()) -> ChannelGraph:
@@ -45,6 +49,11 @@ def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Modul
     args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
     if not any(isinstance(value, Tensor) for value in tree_iter(args)):
         raise TraceError("example_inputs holds no tensor; give the arguments of forward() as a tensor or a tuple")
+    with untouched(inner):
+        return _trace(inner, args, ignore)
+
+
+def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Module]) -> ChannelGraph:
     structure = _structure(inner, args)
     if not structure.discovered.contractions:
         raise TraceError(
@@ -64,6 +73,7 @@ def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Modul
         cost=_cost(structure, args),
         frozen=_frozen(structure),
         mixing=_mixing(structure),
+        unread=tuple(structure.discovered.unread.values()),
         structure=structure,
     )
 
@@ -87,9 +97,22 @@ def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
 
 
 def _discover(bones: nn.Module, args: tuple[Any, ...]) -> Structure:
+    """Run once in evaluation mode, and in training mode too where that reads weights which evaluation does not."""
     run = Discover(bones)
-    out = run.forward(args)
-    return Structure(bones, args, output_shapes(out), run, Pairs(run), resolve(run), natural=not run.reordered)
+    outputs = {False: signature(run.forward(args))}
+    if run.unread:
+        trained = Discover(bones)
+        set_mode(bones, training=True)
+        try:
+            trained.forward(args)
+        except Exception as error:  # training may need targets
+            logger.info("training mode cannot be traced (%s)", str(error).split("\n")[0])
+        else:
+            if len(trained.unread) < len(run.unread):
+                outputs[True] = signature(run.forward(args))
+        set_mode(bones, training=False)
+    run.finish()
+    return Structure(bones, args, outputs, run, Pairs(run), resolve(run), natural=not run.reordered)
 
 
 def _plain_ties(structure: Structure) -> Iterable[AttributeTie]:
@@ -139,9 +162,11 @@ def _ignored(model: nn.Module, discovered: Discover, ignore: Iterable[str | nn.M
 
 def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
     units = structure.units
-    batch = next(value.shape[0] if value.ndim else 1 for value in tree_iter(args) if isinstance(value, Tensor))
+    batch = _samples(structure.discovered, args)
     macs, activations = [], []
     for contraction in structure.discovered.contractions:
+        if not contraction.counted:
+            continue
         fixed, axes = 1, {}
         for dim, length in enumerate(contraction.shape):
             if dim in contraction.axes:
@@ -175,6 +200,17 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
         params,
         activations,
     )
+
+
+def _samples(discovered: Discover, args: tuple[Any, ...]) -> int:
+    """How many samples the example holds: one if it has no batch dimension."""
+    first = next(value for value in tree_iter(args) if isinstance(value, Tensor))
+    reader = discovered.contractions[0]
+    if first.ndim <= 1 and len(reader.shape) == 2:
+        return 1
+    if first.ndim == len(reader.shape) - 1 and first.shape[0] == reader.shape[reader.columns]:
+        return 1  # a convolution adds the batch dimension itself
+    return first.shape[0] if first.ndim else 1
 
 
 def _frozen(structure: Structure) -> dict[str, str]:

@@ -3,11 +3,15 @@
 A size may be a constant in `forward`, an attribute of a module, or computed from another size, and the graph of
 operators cannot tell. So every group is cut at random and the cut network is run. What fails is mended, in this
 order: an integer attribute is made to follow the cut; a grid is cut along another side; the channels are frozen.
+In the end attributes that need not follow are released, and those that the code also computes with freeze their
+channels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +44,18 @@ class Trials:
         self.hopeless: set[tuple[type[nn.Module] | None, str]] = set()
         self._keys = self._grid_keys()
         self.options = dict.fromkeys(self._keys, 0)
+        self._certain = set(map(_place, structure.ties))
         self._resolve()
 
     def run(self) -> None:
-        """Try and mend until cuts succeed."""
+        """Try and mend until cuts succeed, with no more numbers that follow them than needed."""
+        self._confirm()
+        self._release()
+        while self._freeze_computed():
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """Try and mend until all kinds of cuts succeed, one after another."""
         confirmed = 0
         while confirmed < len(_CUTS) and self.structure.units.groups:
             self.kept = _CUTS[confirmed](self)
@@ -61,6 +73,14 @@ class Trials:
         """All groups without some of their first or last units: what acts by position shows at the ends."""
         groups = self.structure.units.groups
         return [np.arange(first, g.size - last) if g.size > 2 else np.arange(g.size) for g in groups]
+
+    def _few(self) -> list[NDArray[np.int64]]:
+        """About a tenth of every group: code that treats few channels in another way shows."""
+        groups = self.structure.units.groups
+        counts = [max(min(2, group.size - 1), math.ceil(group.size / 10)) for group in groups]
+        return [
+            np.sort(self.random.choice(g.size, count, replace=False)) for g, count in zip(groups, counts, strict=True)
+        ]
 
     # -- trying -------------------------------------------------------------------------------------------------
 
@@ -223,6 +243,31 @@ class Trials:
             self.frozen.append((atoms, reason))
         self._resolve()
 
+    # -- numbers that follow ------------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        """Let go of attributes that merely equal a width: the cut network runs as well when they stay."""
+        kinds: dict[Any, list[AttributeTie]] = {}
+        for tie in self.structure.ties:
+            if _place(tie) not in self._certain:
+                kinds.setdefault((type(self.modules[tie.module]), tie.attribute, tie.index), []).append(tie)
+        for own in kinds.values():
+            rest = [tie for tie in self.structure.ties if tie not in own]
+            if all(self._try(cut(self), rest) is None for cut in _CUTS):
+                self.structure.ties = rest
+
+    def _freeze_computed(self) -> bool:
+        """Freeze channels whose number follows a cut in an attribute that the code also computes with."""
+        units, found = self.structure.units, False
+        used = self.structure.computed_with(self._choose(None)) if units.groups else set()
+        for tie in self.structure.ties:
+            groups = set(units.group_of[units.position(tie.atoms)].tolist()) - {-1}
+            if (tie.module, tie.attribute) in used and groups:
+                name = f"{tie.module}.{tie.attribute}".removeprefix(".")
+                self._freeze_groups(sorted(groups), f"{name} is their number, and the code also computes with it")
+                units, found = self.structure.units, True
+        return found
+
     # -- bookkeeping --------------------------------------------------------------------------------------------
 
     def _classes(self, atoms: Atoms) -> set[int]:
@@ -252,11 +297,16 @@ class Trials:
         return resolve(self.discovered, edges, self.frozen) if edges else units
 
 
+def _place(tie: AttributeTie) -> tuple[str, str, int | None]:
+    return tie.module, tie.attribute, tie.index
+
+
 # Cuts that must all succeed, one after another.
 _CUTS: tuple[Callable[[Trials], list[NDArray[np.int64]]], ...] = (
     lambda trials: trials._choose(None),
     lambda trials: trials._without(first=1, last=0),
     lambda trials: trials._without(first=0, last=1),
+    lambda trials: trials._few(),
     lambda trials: trials._choose(None),
 )
 

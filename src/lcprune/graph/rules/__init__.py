@@ -12,11 +12,12 @@ from lcprune.graph.rules import (
     reduction,
     spatial,
 )
-from lcprune.graph.rules.table import Call, Rule, find_rule, rule
+from lcprune.graph.rules.table import Call, Rule, Step, find_rule, rule
 
 __all__ = [
     "Call",
     "Rule",
+    "Step",
     "contraction",
     "creation",
     "elementwise",

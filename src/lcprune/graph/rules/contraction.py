@@ -21,6 +21,8 @@ _FIXED = "reads an axis of fixed size, such as the network's input"
     *("convolution", "_convolution", "convolution_overrideable", "conv1d", "conv2d", "conv3d"),
     *("cudnn_convolution", "mkldnn_convolution"),
     contracts=True,
+    always=True,  # one channel alone has no labels, and costs all the same
+    fixed=lambda call: call.args[3:8],  # stride, padding, dilation, transposed, output_padding
 )
 def convolution(run: Run, call: Call, out: Any) -> Outcome:
     """Input channels meet one side of the weight; the other side labels the output."""
@@ -172,7 +174,7 @@ def _depthwise(
     return met.reshape(groups, 1).expand(groups, weight.shape[1]).reshape(-1)
 
 
-@rule("addmm", "baddbmm", "addbmm", "mm", "bmm", "matmul", "dot", "mv", contracts=True)
+@rule("addmm", "baddbmm", "addbmm", "mm", "bmm", "matmul", "dot", "mv", contracts=True, always=True)
 def matmul(run: Run, call: Call, out: Any) -> Outcome:
     """Sum over one axis of two tensors; linear layers and attention alike."""
     name = call.name.removeprefix("aten::")
@@ -248,7 +250,7 @@ def _batched(run: Run, layers: list[Tensor], a: Tensor, labels_a: Labels, b: Ten
     return result
 
 
-@rule("linear", contracts=True)
+@rule("linear", contracts=True, always=True)
 def linear(run: Run, call: Call, out: Any) -> Outcome:
     """Only where a backend keeps the linear layer whole."""
     x, weight = call.tensors[:2]

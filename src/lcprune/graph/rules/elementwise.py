@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from lcprune.graph.labels import Labels, pad_rank, varying
-from lcprune.graph.rules.table import Call, Outcome, rule
+from lcprune.graph.rules.table import Call, Outcome, no_arguments, rule
 
 if TYPE_CHECKING:
     from lcprune.graph.run import Run
@@ -22,7 +22,7 @@ _UNTAGGED = (
 )  # fmt: skip
 
 
-@rule("lcprune::elementwise", *_UNTAGGED)
+@rule("lcprune::elementwise", *_UNTAGGED, fixed=no_arguments)
 def elementwise(run: Run, call: Call, out: Any) -> Outcome:
     """Operands broadcast; layers along the same dimensions meet."""
     result = out if isinstance(out, Tensor) else call.tensors[0]
@@ -98,7 +98,7 @@ def _check_destination(run: Run, call: Call) -> None:
             run.wrote(target)
 
 
-@rule("glu", "glu_jvp")
+@rule("glu", "glu_jvp", fixed=no_arguments)
 def glu(run: Run, call: Call, out: Any) -> Outcome:
     """The halves of an axis are multiplied with one another."""
     dim = call.arg(1, "dim", -1) % call.input.ndim

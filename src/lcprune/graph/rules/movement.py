@@ -269,7 +269,14 @@ def _belongs(layer: Tensor, length: int, dim: int) -> bool:
     return layer.shape[dim] > 1 or (length == 1 and not varying(layer))
 
 
-@rule("constant_pad_nd", uneven=True)
+def _spatial_pads(call: Call) -> Any:
+    """The padding of dimensions along which no channels lie."""
+    pads, ndim = list(call.args[1]), call.input.ndim
+    channels = {dim for layer in call.labels[0].layers for dim in varying(layer)}
+    return [pads[2 * k : 2 * k + 2] for k in range(len(pads) // 2) if ndim - 1 - k not in channels]
+
+
+@rule("constant_pad_nd", uneven=True, fixed=_spatial_pads)
 def constant_pad(run: Run, call: Call, out: Any) -> Outcome:
     """Padding of a labelled axis: channels without a weight behind them."""
     pads = list(call.args[1])

@@ -37,6 +37,7 @@ def _ride(run: Run, call: Call, x: Labels, riders: list[Tensor | None], shape: l
     ),
     *("_batch_norm_no_update", "_batch_norm_with_update", "batch_norm", "miopen_batch_norm"),
     mixes=True,
+    fixed=lambda call: call.args[5:8],  # training, momentum, eps
 )
 def batch_norm(run: Run, call: Call, out: Any) -> Outcome:
     """Scale, shift and statistics ride on dimension 1; in training mode the other dimensions are mixed."""
@@ -52,7 +53,7 @@ def batch_norm(run: Run, call: Call, out: Any) -> Outcome:
     return merged if isinstance(out, Tensor) else [merged]
 
 
-@rule("native_group_norm", "group_norm", mixes=True)
+@rule("native_group_norm", "group_norm", mixes=True, fixed=lambda call: call.args[7:])
 def group_norm(run: Run, call: Call, out: Any) -> Outcome:
     """Equal cuts in every group; with one channel per group the number of groups is cut instead."""
     groups = call.arg(6, "group")
@@ -79,7 +80,11 @@ def group_norm(run: Run, call: Call, out: Any) -> Outcome:
     return result if isinstance(out, Tensor) else [result]
 
 
-@rule("native_layer_norm", "layer_norm", "rms_norm", "_fused_rms_norm", mixes=True)
+@rule(
+    *("native_layer_norm", "layer_norm", "rms_norm", "_fused_rms_norm"),
+    mixes=True,
+    fixed=lambda call: [value for value in call.args[2:] if not isinstance(value, Tensor)],
+)
 def layer_norm(run: Run, call: Call, out: Any) -> Outcome:
     """The last dimensions share mean and variance; scale and shift ride on them."""
     count = len(call.args[1])

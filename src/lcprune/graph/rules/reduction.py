@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lcprune.graph.labels import Labels, varying
 from lcprune.graph.rules.elementwise import combine, elementwise
-from lcprune.graph.rules.table import Call, Outcome, rule
+from lcprune.graph.rules.table import Call, Outcome, no_arguments, rule
 
 if TYPE_CHECKING:
     from lcprune.graph.run import Run
@@ -71,7 +71,7 @@ def _dims(call: Call) -> set[int]:
     return {dim % max(call.input.ndim, 1) for dim in ([dims] if isinstance(dims, int) else dims)}
 
 
-@rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax", mixes=True)
+@rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax", mixes=True, fixed=no_arguments)
 def softmax(run: Run, call: Call, out: Any) -> Outcome:
     """Channels along the dimension share one sum."""
     dim = call.args[1] % call.input.ndim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lcprune.graph.labels import varying
-from lcprune.graph.rules.table import Call, Outcome, rule
+from lcprune.graph.rules.table import Call, Outcome, plain_arguments, rule
 
 if TYPE_CHECKING:
     from lcprune.graph.run import Run
@@ -24,7 +24,7 @@ _SPATIAL = {
 
 
 def _register(count: int) -> None:
-    @rule(*_SPATIAL[count].split())
+    @rule(*_SPATIAL[count].split(), fixed=plain_arguments)
     def spatial(run: Run, call: Call, out: Any) -> Outcome:
         dims = range(call.input.ndim - count, call.input.ndim)
         layers = []

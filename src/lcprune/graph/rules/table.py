@@ -59,6 +59,16 @@ class Call:
         return tensor
 
 
+def plain_arguments(call: Call) -> Any:
+    """All arguments but the tensors."""
+    return [value for value in tree_iter((call.args, call.kwargs)) if not isinstance(value, Tensor)]
+
+
+def no_arguments(call: Call) -> Any:
+    """Nothing: only the operator itself must be there."""
+    return ()
+
+
 Outcome: TypeAlias = "Labels | Sequence[Labels] | None"
 Apply = Callable[["Run", Call, Any], Outcome]
 
@@ -73,6 +83,8 @@ class Rule:
         contracts: an axis of the inputs is summed against a weight.
         always: apply even if no input has labels.
         uneven: equal elements may come out unequal (padding, concatenation, running sums).
+        fixed: the arguments that must not follow a cut, such as a convolution's stride. None for operators that may
+            come and go with sizes and strides, such as views and copies.
     """
 
     apply: Apply
@@ -80,13 +92,27 @@ class Rule:
     contracts: bool = False
     always: bool = False
     uneven: bool = False
+    fixed: Callable[[Call], Any] | None = None
+
+    def step(self, call: Call) -> Step | None:
+        """The operator with what must not follow a cut; None if a cut network need not run it at this point."""
+        if self.fixed is None or call.name in _COPIES:
+            return None
+        return call.name.removesuffix("_"), self.fixed(call)
 
 
+Step = tuple[str, Any]
+_COPIES = frozenset({"aten::_to_copy", "aten::clone", "aten::copy", "aten::copy_", "aten::fill", "aten::fill_"})
 _RULES: dict[str, Rule] = {}
 
 
 def rule(
-    *names: str, mixes: bool = False, contracts: bool = False, always: bool = False, uneven: bool = False
+    *names: str,
+    mixes: bool = False,
+    contracts: bool = False,
+    always: bool = False,
+    uneven: bool = False,
+    fixed: Callable[[Call], Any] | None = None,
 ) -> Callable[[Apply], Apply]:
     """Register a rule for operators by name; in-place variants are found by the same name."""
 
@@ -95,7 +121,7 @@ def rule(
             full = name if "::" in name else f"aten::{name}"
             if full in _RULES:
                 raise ValueError(f"operator {full} has a rule already")
-            _RULES[full] = Rule(apply, mixes, contracts, always, uneven)
+            _RULES[full] = Rule(apply, mixes, contracts, always, uneven, fixed)
         return apply
 
     return register
