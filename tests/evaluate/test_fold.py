@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import lcprune
 from lcprune.evaluate.fold import checked_pairs, find_pairs, fold_
 from lcprune.vision import import_timm
 
@@ -27,7 +28,7 @@ def lively(model: nn.Module) -> nn.Module:
 
 def test_folding_changes_no_output(trained, digits) -> None:
     model = lively(copy.deepcopy(trained.model))
-    pairs = find_pairs(model, digits.example)
+    pairs = find_pairs(lcprune.trace(model, digits.example))
     expected = {"plain": 6, "residual": 15, "separable": 17, "dense": 0}
     assert len(pairs) == expected[trained.name]
     folded = copy.deepcopy(model)
@@ -44,7 +45,7 @@ def test_finding_leaves_the_network_as_it_was(plain, digits) -> None:
     model[3].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
-    find_pairs(model, digits.example)
+    find_pairs(lcprune.trace(model, digits.example))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
     assert not any(module._forward_hooks for module in model.modules())
@@ -94,7 +95,7 @@ def test_only_what_is_safe_is_folded(kind, count) -> None:
     for _ in range(5):  # tensors come and go: what is found must not depend on where they lay
         model = lively(Case(kind)) if kind != "batch statistics" else Case(kind).eval()
         x = torch.randn(4, 3, 5, 5)
-        pairs = find_pairs(model, x)
+        pairs = find_pairs(lcprune.trace(model, x))
         assert len(pairs) == count
         folded = copy.deepcopy(model)
         fold_(folded, pairs)
@@ -104,16 +105,16 @@ def test_only_what_is_safe_is_folded(kind, count) -> None:
 def test_a_mistaken_pair_is_caught_by_numbers(monkeypatch, plain, digits) -> None:
     from lcprune.evaluate import fold
 
-    monkeypatch.setattr(fold, "find_pairs", lambda model, example: [("0.0", "1.1")])
-    assert checked_pairs(plain.model, digits.images[:4]) == []
+    monkeypatch.setattr(fold, "find_pairs", lambda graph: [("0.0", "1.1")])
+    assert checked_pairs(lcprune.trace(plain.model, digits.example), digits.images[:4]) == []
 
 
 @pytest.mark.skipif(find_spec("timm") is None, reason="needs timm")
 def test_timm_norm_with_activation_keeps_the_activation() -> None:
     model = lively(import_timm().create_model("mobilenetv2_035", num_classes=4))
     x = torch.randn(2, 3, 64, 64)
-    pairs = find_pairs(model, x)
+    pairs = find_pairs(lcprune.trace(model, x))
     assert len(pairs) == 52
     folded = copy.deepcopy(model)
     fold_(folded, pairs)
-    assert checked_pairs(model, x) == pairs
+    assert checked_pairs(lcprune.trace(model, x), x) == pairs

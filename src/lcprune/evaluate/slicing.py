@@ -56,7 +56,7 @@ class SlicingEvaluator(Evaluator):
         if channels_last:
             self.batches = [batch.channels_last() for batch in self.batches]
         self.prepare = prepare
-        self.pairs = checked_pairs(graph.model, self.batches[0].inputs) if fold else []
+        self.pairs = checked_pairs(graph, self.batches[0].inputs) if fold else []
         self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
         on_cpu = next(graph.model.parameters()).device.type == "cpu"
         self.teams = min(_TEAMS, torch.get_num_threads(), len(self.batches)) if on_cpu else 1

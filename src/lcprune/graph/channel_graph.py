@@ -60,6 +60,7 @@ class ChannelGraph:
         cost: MACs and parameters as functions of kept counts.
         frozen: layer or weight name -> why it cannot be pruned.
         mixing: names of groups for which zeroing a unit is not the same as removing it.
+        norms: convolution or linear layer -> the batch norm that alone reads what it gives.
         unread: parameters that the network does not read on these inputs; they stay as they are.
         structure: what surgery needs to know; not for users.
     """
@@ -70,6 +71,7 @@ class ChannelGraph:
     cost: Cost
     frozen: Mapping[str, str] = field(default_factory=dict)
     mixing: frozenset[str] = frozenset()
+    norms: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     structure: Structure | None = field(default=None, repr=False)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from lcprune.graph.rules import Call, Step
 from lcprune.graph.run import Run, named_tensors
 
 Atoms = NDArray[np.int64]
+_RESULT = "_lcprune_result"
+_LAYERS = frozenset({"aten::convolution", "aten::addmm", "aten::mm", "aten::linear"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +108,19 @@ class Part:
     whole: Atoms
 
 
+@dataclass(eq=False)
+class Result:
+    """What one call of a layer with a weight gave.
+
+    Attributes:
+        module: the layer.
+        readers: operator and module of everything that reads it.
+    """
+
+    module: str
+    readers: list[tuple[str, str]] = field(default_factory=list)
+
+
 class Discover(Run):
     """Collects edges between atoms, frozen atoms and everything that later steps ask for.
 
@@ -141,6 +157,8 @@ class Discover(Run):
         self.parts: dict[tuple[Site, bytes, bytes], Part] = {}
         self.facts: dict[str, list[Fact]] = {}
         self.group_uses: list[tuple[str, Atoms]] = []
+        self.results: list[Result] = []
+        self.norm_runs: Counter[str] = Counter()
         self._slices: dict[tuple[int, int], tuple[Tensor, str, dict[int, Tensor]]] = {}
         self._seen: set[tuple[str, int]] = set()
         self._alive: list[Tensor] = []  # layers are told apart by identity, so none may be freed
@@ -235,11 +253,37 @@ class Discover(Run):
         self.group_uses.append((self.module, _numpy(layer)))
 
     def after(self, call: Call, out: Any) -> None:
+        self._note_readers(call, out)
         outputs = [self.labels_of(tensor) for tensor in tree_iter(out) if isinstance(tensor, Tensor)]
         for labels in (*call.labels, *outputs):
             for layer in labels.layers:
                 if layer.numel() > 1:
                     self._fact(layer)
+
+    def _note_readers(self, call: Call, out: Any) -> None:
+        """Who reads what a layer gave: said once here for everyone who folds, joins or listens to layers."""
+        if self.model.training:
+            return
+        for tensor in call.tensors:
+            made: Result | None = getattr(tensor, _RESULT, None)
+            if made is not None:
+                made.readers.append((call.name, self.module))
+        if call.name in _LAYERS and isinstance(out, Tensor):
+            self.results.append(Result(self.module))
+            setattr(out, _RESULT, self.results[-1])
+        elif "batch_norm" in call.name:
+            self.norm_runs[self.module] += 1
+
+    def norms(self) -> dict[str, str]:
+        """Layer -> the batch norm that alone reads what it gives; both run once."""
+        runs = Counter(made.module for made in self.results)
+        found = {}
+        for made in self.results:
+            (operator, norm), *more = made.readers or [("", "")]
+            single = not more and runs[made.module] == 1 and self.norm_runs[norm] == 1
+            if single and "batch_norm" in operator:
+                found[made.module] = norm
+        return found
 
     def _fact(self, layer: Tensor) -> None:
         key = (self.module, id(layer))

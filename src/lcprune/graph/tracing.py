@@ -73,6 +73,7 @@ def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Mo
         cost=_cost(structure, args),
         frozen=_frozen(structure),
         mixing=_mixing(structure),
+        norms=structure.discovered.norms(),
         unread=tuple(structure.discovered.unread.values()),
         structure=structure,
     )

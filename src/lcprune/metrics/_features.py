@@ -7,7 +7,6 @@ norm's shift. A ReLU further on does not change `a * dL/da`.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.metrics._units import Key, members, owner_of, tensor_of
 
-_NORM = nn.modules.batchnorm._BatchNorm
 _CONV = nn.modules.conv._ConvNd
 _TRANSPOSED = nn.modules.conv._ConvTransposeNd
 
@@ -54,28 +53,22 @@ def feature_maps(
     Raises:
         MetricError: filters belong to something else than a convolution or a linear layer.
     """
-    layers = _layers(graph)
     seen: list[FeatureMap] = []
-    fresh: dict[int, tuple[weakref.ref[torch.Tensor], FeatureMap]] = {}
 
-    def after_layer(layer: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled() and not output.requires_grad:
-            output.requires_grad_()  # a frozen network still has sensitivities
-        found = FeatureMap(layers[layer], layer, keep(layer, output))
-        seen.append(found)
-        passed = output.clone()  # what follows may work in place: `out += identity`
-        fresh[id(passed)] = weakref.ref(passed), found
-        return passed
+    def listen(layer: nn.Module, key: Key, source: nn.Module) -> RemovableHandle:
+        def after(_: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled() and not output.requires_grad:
+                output.requires_grad_()  # a frozen network still has sensitivities
+            seen.append(FeatureMap(key, layer, keep(layer, output)))
+            return output.clone()  # what follows may work in place: `out += identity`
 
-    def after_norm(norm: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
-        tensor, found = fresh.pop(id(args[0]), (None, None)) if args else (None, None)
-        if tensor is None or found is None or tensor() is not args[0]:
-            return output
-        found.value = keep(found.layer, output)
-        return output.clone()
+        return source.register_forward_hook(after)
 
-    handles = [layer.register_forward_hook(after_layer) for layer in layers]
-    handles += [m.register_forward_hook(after_norm) for m in graph.model.modules() if isinstance(m, _NORM)]
+    names = {module: name for name, module in graph.model.named_modules()}
+    handles = []
+    for layer, key in _layers(graph).items():
+        norm = graph.norms.get(names[layer])
+        handles.append(listen(layer, key, layer if norm is None else graph.model.get_submodule(norm)))
     try:
         yield seen
     finally:
