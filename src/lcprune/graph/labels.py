@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
-Site = tuple[tuple[str, int, int], ...]
+from lcprune.graph.site import Site
+
 Use = tuple[Site, str, tuple[Any, ...]]  # where an operator ran, its name, and the numbers it was given
 
 

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lcprune.graph.discover import Atoms, Discover, WeightAxis, real, tied
-from lcprune.graph.labels import Labels, Site, Taken, Use
+from lcprune.graph.labels import Labels, Taken, Use
 from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.rules import Step
 from lcprune.graph.run import Run
+from lcprune.graph.site import Site
 
 Order = dict[tuple[str, int], Atoms]
 

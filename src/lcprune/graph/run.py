@@ -9,20 +9,21 @@ each answer in their own way.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils.hooks import RemovableHandle
 
-from lcprune.graph.labels import PLAIN, Labels, Site, Taken, Use
+from lcprune.graph.labels import PLAIN, Labels, Taken, Use
 from lcprune.graph.noise import same_random_numbers
 from lcprune.graph.outputs import Leaf, leaves
 from lcprune.graph.rules import Call, Rule, Step, find_rule
+from lcprune.graph.site import Site, current_site
 
 _LABELS = "_lcprune_labels"
 
@@ -40,7 +41,6 @@ class Run(TorchDispatchMode):
         self.model = model
         self.operations = 0
         self.call: Call | None = None
-        self.module_names = {id(module): name for name, module in model.named_modules()}
         self.stack: list[str] = []
         self.unread = {id(parameter): name for name, parameter in model.named_parameters()}
         self._written: dict[int, Tensor] = {}
@@ -166,13 +166,8 @@ class Run(TorchDispatchMode):
                 self.take(taken, use)
 
     def site(self) -> Site:
-        """The lines of code that lead from `forward` to the operator that is running."""
-        found = []
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not Run.forward.__code__:
-            found.append((frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_lasti))
-            frame = frame.f_back
-        return tuple(found)
+        """The places in the code that lead from `forward` to the operator that is running."""
+        return current_site(until=Run.forward.__code__)
 
     def prepare(self, call: Call) -> Call:
         """Constants that the code keeps elsewhere join a network that runs on shapes alone."""
@@ -234,22 +229,23 @@ class Run(TorchDispatchMode):
 
     @contextlib.contextmanager
     def _module_hooks(self) -> Iterator[None]:
-        def enter(module: nn.Module, args: Any) -> None:
-            self.stack.append(self.module_names.get(id(module), self.module))
-
-        def leave(module: nn.Module, args: Any, out: Any) -> None:
-            self.stack.pop()
-
+        # On the copy's own modules: hooks for all modules of the process would hear other threads too.
         self.stack.append("")
-        handles = [
-            nn.modules.module.register_module_forward_pre_hook(enter),
-            nn.modules.module.register_module_forward_hook(leave),
-        ]
+        handles: list[RemovableHandle] = []
+        for name, module in self.model.named_modules():
+            handles.append(module.register_forward_pre_hook(partial(self._enter, name), prepend=True))
+            handles.append(module.register_forward_hook(self._leave))
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _enter(self, name: str, module: nn.Module, args: Any) -> None:
+        self.stack.append(name)
+
+    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        self.stack.pop()
 
 
 def _shape_only(call: Call) -> Any:

@@ -1,0 +1,28 @@
+"""Where in the network's code an operator runs.
+
+What is taken by position (`x[:, :3]`) must be the same channels in a cut network. To compare, a place in the code
+needs a name that is the same in every pass. Nothing in PyTorch gives one, so it is read from Python's own stack:
+file, function and instruction of every frame between `Run.forward` and the operator. Two places on one line differ
+by their instruction; a loop passes the same place many times.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+
+Site = tuple[tuple[str, int, int], ...]
+
+
+def current_site(until: CodeType) -> Site:
+    """The frames that lead to the operator that is running, innermost first.
+
+    Args:
+        until: code of the function that started the pass; what called it does not matter.
+    """
+    found = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not until:
+        found.append((frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(found)
