@@ -188,6 +188,7 @@ def test_judging_by_tuned_candidates(plain, digits) -> None:
     assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
 
 
+@pytest.mark.cpu_bf16
 def test_low_precision_ranks_and_float32_decides(plain, digits) -> None:
     search = Search(pool=6, iterations=20, images=128, recalibrate=False, evaluator="zero", precision="bf16")
     settings = {"macs": 0.4, "data": digits.train, "progress": False}

@@ -61,6 +61,7 @@ def test_silenced_candidates_cost_no_surgery(counted) -> None:
     assert spent == {"surgeries": 0, "forwards": work.evaluations}
 
 
+@pytest.mark.cpu_bf16
 def test_ranking_in_less_precision_costs_a_few_finalists_more(counted) -> None:
     work, distinct, _, spent = counted(evaluator="slice", precision="bf16", finalists=3, batch_size=64)
     assert work.evaluations == distinct + 1

@@ -14,7 +14,15 @@ from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.machines import open_engine
 from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
-from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
+from lcprune.cli.prepare import (
+    check_names,
+    check_precision,
+    check_reachable,
+    make_options,
+    make_recipe,
+    make_search,
+    trace,
+)
 from lcprune.cli.prune import Report, TrueLoss
 from lcprune.cli.show import listen
 from lcprune.cli.study import ORIGINAL, Study
@@ -68,6 +76,8 @@ def compare(
     tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
     listen(quiet)
     where = pick_device(device)
+    if engine == "local":  # workers elsewhere find out for themselves
+        check_precision(where, tuning if tuning.epochs else None, search)
     dataset = need_data(data or folder_setting(model, "data"), "a comparison")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)

@@ -18,7 +18,7 @@ from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.latency import record_latency
 from lcprune.cli.metric_error import record_metric_error
 from lcprune.cli.networks import Network, need_data, pick_device
-from lcprune.cli.prepare import make_recipe, make_search
+from lcprune.cli.prepare import check_precision, make_recipe, make_search
 from lcprune.cli.show import listen
 from lcprune.cli.study import ORIGINAL, Study, epoch_rows
 from lcprune.runs import Run
@@ -60,6 +60,7 @@ def demo(
     search, tuning = make_search(ctx, SEARCH), make_recipe("finetune", changes)
     resolve_section(ctx, "tune", changes)
     where = pick_device(device)
+    check_precision(where, tuning, search)
     dataset = need_data(DATA, "the demo", seed)
     with _one_thread(), start_run(ctx, "demo", MODEL) as run:
         network = _trained(run, dataset, where, seed, not quiet)

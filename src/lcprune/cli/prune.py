@@ -22,7 +22,15 @@ from lcprune.cli.networks import (
     open_network,
     pick_device,
 )
-from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
+from lcprune.cli.prepare import (
+    check_names,
+    check_precision,
+    check_reachable,
+    make_options,
+    make_recipe,
+    make_search,
+    trace,
+)
 from lcprune.cli.show import listen
 from lcprune.cli.study import ORIGINAL, Study
 from lcprune.compensations import LEARN
@@ -98,6 +106,8 @@ def prune(
     options = make_options(ctx, [method])
     listen(quiet)
     where = pick_device(device)
+    if engine == "local":  # workers elsewhere find out for themselves
+        check_precision(where, tuning if epochs else None, search)
     data = data or folder_setting(model, "data")
     dataset = open_data(data, seed) if data else None
     needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
@@ -201,6 +211,8 @@ def pareto(
     search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     listen(quiet)
     where = pick_device(device)
+    if engine == "local":  # workers elsewhere find out for themselves
+        check_precision(where, tuning if epochs else None, search)
     dataset = need_data(data or folder_setting(model, "data"), "a frontier", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)

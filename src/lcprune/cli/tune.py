@@ -19,7 +19,7 @@ from lcprune.cli.networks import (
     open_network,
     pick_device,
 )
-from lcprune.cli.prepare import make_recipe
+from lcprune.cli.prepare import check_precision, make_recipe
 from lcprune.cli.prune import Report
 from lcprune.cli.show import listen, print_json, print_table
 from lcprune.cli.study import ORIGINAL, epoch_rows, judge, save_plain
@@ -60,6 +60,7 @@ def tune(
     tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
     listen(quiet)
     where = pick_device(device)
+    check_precision(where, tuning)
     dataset = need_data(data or folder_setting(model, "data"), "tuning", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     teacher = teacher_of(network) if tuning.distill > 0 else None

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lcprune import bf16
 from lcprune.errors import LatencyError
 from lcprune.progress import Progress
 
@@ -96,6 +97,8 @@ def measure(
         raise LatencyError(f"rounds={rounds}, batch_sizes={tuple(batch_sizes)}: expected positive numbers")
     keep_memory()
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    for model in models.values():
+        bf16.refuse_network(model, where, LatencyError)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     records: list[LatencyRecord] = []
     before = {name: (model.training, _device_of(model)) for name, model in models.items()}
