@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import statistics
 import sys
 import time
@@ -25,11 +24,6 @@ from lcprune.errors import LatencyError
 from lcprune.progress import Progress
 
 OUT_OF_MEMORY = "out of memory"
-
-# oneDNN compiles its kernels for every shape and keeps 1,024 of them: layers of many widths, or many networks, in turns
-# would measure the compiler. It reads this when it first runs in a process, so a process that imports lcprune late
-# must set it itself.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
 
 
 @dataclass(frozen=True)
