@@ -193,5 +193,5 @@ def test_wrong_values_are_named() -> None:
         "l1_schedule": {"rates": (0.0,)},
     }.items():
         with pytest.raises(lcprune.ConfigError, match=next(iter(options))):
-            methods.get(method).read_options(options)
+            lcprune.methods.get(method).read_options(options)
     assert Training().travel(100) > 0
