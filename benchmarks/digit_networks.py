@@ -1,4 +1,4 @@
-"""Four small networks for scikit-learn's digits, one per way in which channels depend on one another.
+"""Four small networks for handwritten digits, one per way in which channels depend on one another.
 
 plain       every convolution is a group of its own
 residual    the convolutions of a stage are tied by additions
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+from lcprune import data
 
 
 def _conv(inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> nn.Sequential:
@@ -143,11 +145,9 @@ NETWORKS = {"plain": plain, "residual": residual, "separable": separable, "dense
 
 def digits(device: str = "cpu") -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Training images and labels, held-out images and labels; every fourth image is held out."""
-    from sklearn.datasets import load_digits
-
-    loaded = load_digits()
-    images = torch.tensor(loaded.images, dtype=torch.float32, device=device)[:, None] / 8 - 1
-    labels = torch.tensor(loaded.target, dtype=torch.int64, device=device)
+    pixels, classes = data.digits()
+    images = torch.tensor(pixels, dtype=torch.float32, device=device)[:, None] / 8 - 1
+    labels = torch.tensor(classes, device=device)
     held_out = torch.arange(len(labels), device=device) % 4 == 3
     return images[~held_out], labels[~held_out], images[held_out], labels[held_out]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 import lcprune
+from lcprune import choosing, latency, models
 from lcprune import data as datasets
-from lcprune import latency, methods, models
 from lcprune.evaluate import draw
 from lcprune.latency.clock import Clock
 from lcprune.latency.hold import hold
@@ -97,11 +97,11 @@ def at_latency(whole: Task, clock: Clock, share: float, method: str, dataset: An
     started = time.perf_counter()
     try:
         if method == "lcp by latency":
-            beta = methods.learn(task).beta
+            beta = choosing.learn(task).beta
         elif method == "lcp by MACs":
             # As many MACs as naive pruning has at this latency: the search is about as deep as the other one.
             naive = task.ranking.counts(limits)
-            beta = methods.learn(with_limits(whole, Limits(macs=float(graph.cost.macs(naive)) / graph.macs))).beta
+            beta = choosing.learn(with_limits(whole, Limits(macs=float(graph.cost.macs(naive)) / graph.macs))).beta
 
         def select(some: Limits) -> Kept:
             return task.ranking.uniform(some) if method == "uniform" else task.ranking.select(some, beta=beta)

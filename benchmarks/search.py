@@ -38,8 +38,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lcprune
+from lcprune import choosing, models
 from lcprune import data as datasets
-from lcprune import methods, models
 from lcprune.evaluate import Batch, Evaluator, SlicingEvaluator, ZeroingEvaluator, collate, draw
 from lcprune.evaluate.evaluator import Kept, arithmetic, mean_loss
 from lcprune.evaluate.make import default_batch_size
@@ -190,7 +190,7 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
     task = Task(graph, Limits(macs=base["macs"]), samples=samples, search=search)
     task.evaluator = make(base["variant"], base["precision"], graph, batches)
     setup = time.perf_counter() - started
-    found = methods.learn(task)
+    found = choosing.learn(task)
     total = time.perf_counter() - started
     work = task.evaluator.work
     return {

@@ -8,24 +8,17 @@ import re
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import lcprune
-import lcprune.data
-import lcprune.engine
-import lcprune.export
-import lcprune.latency
-import lcprune.models
-import lcprune.report
-import lcprune.tune
 
 TARGET = Path(__file__).with_name("reference.md")
-ROOMS: tuple[tuple[str, ModuleType, tuple[str, ...] | None], ...] = (
+ROOMS: tuple[tuple[str, Any, tuple[str, ...] | None], ...] = (
     ("lcprune", lcprune, None),
-    ("lcprune.metrics", lcprune.metrics, None),
+    ("lcprune.methods", lcprune.methods, ("get", "names", "register", "Choice")),
+    ("lcprune.metrics", lcprune.metrics, tuple(name for name in vars(type(lcprune.metrics)) if name[0] != "_")),
     ("lcprune.models", lcprune.models, ("build", "example_input", "input_shape", "names", "load_weights")),
-    ("lcprune.data", lcprune.data, ("load", "Dataset", "from_arrays")),
+    ("lcprune.data", lcprune.data, ("load", "digits", "Dataset", "from_arrays")),
     ("lcprune.tune", lcprune.tune, None),
     ("lcprune.latency", lcprune.latency, None),
     ("lcprune.engine", lcprune.engine, None),
@@ -42,7 +35,7 @@ def reference() -> str:
         objects = [(name, getattr(module, name)) for name in chosen]
         parts += [f"## `{path}`", "", _module(module)]
         for name, value in objects:
-            if not inspect.ismodule(value) and (inspect.isclass(value) or callable(value)):
+            if inspect.isroutine(value) or inspect.isclass(value):
                 parts += _entry(f"{path}.{name}", value)
     return "\n".join(parts).rstrip() + "\n"
 
@@ -98,9 +91,9 @@ def _signature(value: Any) -> str:
     return "\n".join(["(", *lines, ")" + arrow])
 
 
-def _module(module: ModuleType) -> str:
-    # Indented examples stay code, so the text is taken as it was written.
-    text = (module.__doc__ or "").strip()
+def _module(module: Any) -> str:
+    # Indented examples stay code, so the text of a module is taken as it was written.
+    text = (module.__doc__ if inspect.ismodule(module) else inspect.getdoc(module) or "").strip()
     first, _, rest = text.partition("\n\n")
     examples = re.split(r"\n{2,}", rest) if rest else []
     code = re.compile(r"^( {4}|\w+(, \w+)* = |for |import |@|lcprune\.|\w+\.\w+)")

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import lcprune
+from lcprune import bf16
 
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 if BENCHMARKS not in sys.path:
@@ -36,6 +37,13 @@ def _same_random_numbers() -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests measure in a cache of their own, and the same network once."""
     os.environ["LCPRUNE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True)
+def _bf16_where_it_works(request: pytest.FixtureRequest, _own_cache: None) -> None:
+    """Tests that compute in bf16 on the CPU are marked `cpu_bf16`: elsewhere they would end the process."""
+    if request.node.get_closest_marker("cpu_bf16") and (why := bf16.trouble()):
+        pytest.skip(why)
 
 
 @pytest.fixture(scope="session")

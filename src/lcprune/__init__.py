@@ -5,32 +5,40 @@ result = lcprune.prune(model, example_inputs, macs=0.5, data=batches)
 result.model, result.plan
 """
 
-from lcprune import baselines, data, latency, methods, metrics, models, tune
-from lcprune.cost import Cost
-from lcprune.errors import (
-    BudgetError,
-    ConfigError,
-    DataError,
-    EngineError,
-    ExportError,
-    LatencyError,
-    LcpruneError,
-    MetricError,
-    MissingDependencyError,
-    ModelError,
-    PlanError,
-    SearchError,
-    TraceError,
-    TuneError,
-)
-from lcprune.framework import prune
-from lcprune.graph import ChannelGraph, Group, Member, trace
-from lcprune.outcome import PruneResult
-from lcprune.pareto import pareto
-from lcprune.plan import Plan
-from lcprune.search import Search
-from lcprune.storage import load, save
-from lcprune.verification import Verification, verify
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lcprune import baselines, data, engine, export, latency, models, report, tune
+    from lcprune.choosing import methods
+    from lcprune.cost import Cost
+    from lcprune.errors import (
+        BudgetError,
+        ConfigError,
+        DataError,
+        EngineError,
+        ExportError,
+        LatencyError,
+        LcpruneError,
+        MetricError,
+        MirrorError,
+        MissingDependencyError,
+        ModelError,
+        PlanError,
+        SearchError,
+        TraceError,
+        TuneError,
+    )
+    from lcprune.framework import prune
+    from lcprune.frontier import pareto
+    from lcprune.graph import ChannelGraph, Group, Member, trace
+    from lcprune.outcome import PruneResult
+    from lcprune.plan import Plan
+    from lcprune.scoring import metrics
+    from lcprune.search import Search
+    from lcprune.storage import load, save
+    from lcprune.verification import Verification, verify
 
 __version__ = "0.1.0"
 
@@ -47,6 +55,7 @@ __all__ = [
     "LcpruneError",
     "Member",
     "MetricError",
+    "MirrorError",
     "MissingDependencyError",
     "ModelError",
     "Plan",
@@ -59,6 +68,8 @@ __all__ = [
     "Verification",
     "baselines",
     "data",
+    "engine",
+    "export",
     "latency",
     "load",
     "methods",
@@ -66,8 +77,52 @@ __all__ = [
     "models",
     "pareto",
     "prune",
+    "report",
     "save",
     "trace",
     "tune",
     "verify",
 ]
+
+# Where public names are that are neither modules nor errors. All are imported when they are first used: PyTorch takes
+# seconds, and `lcprune --help` does not need it.
+_HOMES = {
+    "ChannelGraph": "graph",
+    "Cost": "cost",
+    "Group": "graph",
+    "Member": "graph",
+    "Plan": "plan",
+    "PruneResult": "outcome",
+    "Search": "search",
+    "Verification": "verification",
+    "load": "storage",
+    "methods": "choosing",
+    "metrics": "scoring",
+    "pareto": "frontier",
+    "prune": "framework",
+    "save": "storage",
+    "trace": "graph",
+    "verify": "verification",
+}
+
+# oneDNN compiles its kernels for every shape and keeps 1,024 of them: layers of many widths, or many networks, in turns
+# would measure the compiler. It reads this when it first runs in a process, so a process that imports lcprune late
+# must set it itself.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
+
+
+if not TYPE_CHECKING:  # for type checkers, names that are not imported above do not exist
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'lcprune' has no attribute {name!r}")
+        if name in _HOMES or name.endswith("Error"):
+            value = getattr(importlib.import_module(f"lcprune.{_HOMES.get(name, 'errors')}"), name)
+        else:
+            value = importlib.import_module(f"lcprune.{name}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lcprune import methods
+from lcprune import choosing
 from lcprune.search import Found, Record, Search
 from lcprune.select import Limits
 from lcprune.task import Kept, Task
@@ -64,7 +64,7 @@ def choose(
             # Parts of one search must not draw the same candidates again; whole searches are those of `prune`.
             seed = _seed(task.seed, turn) if learn == "sweep" else task.seed
             learner = at(limits[index], files[index], search, seed)
-            founds[index] = methods.learn(learner, start)
+            founds[index] = choosing.learn(learner, start)
             how[index] = _how(learner, founds[index])
             task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
             if learn == "sweep":
@@ -75,11 +75,11 @@ def choose(
     elif "lcp" in compare:
         tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
         learner = at(limits[tightest], "search.jsonl")
-        found = methods.learn(learner)
+        found = choosing.learn(learner)
         scores = learner.scores  # a resumed search ranks by the scores it began with
         task.scores = scores
         histories[tightest], learned = found.history, [_how(learner, found)] * len(limits)
-        kept["lcp"] = [methods.compensate(at(limit), found.beta) for limit in limits]
+        kept["lcp"] = [choosing.compensate(at(limit), found.beta) for limit in limits]
     # Last: a resumed search brought the scores that it began with.
     if "naive" in compare:
         kept["naive"] = [task.ranking.select(limit) for limit in limits]

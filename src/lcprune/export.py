@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import lcprune
+from lcprune import bf16
 from lcprune.errors import ExportError, LcpruneError, MissingDependencyError
 from lcprune.files import atomic_write
 
@@ -63,6 +64,7 @@ def export(
     """
     if format not in FORMATS:
         raise ExportError(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}")
+    bf16.refuse_network(model, torch.device("cpu"), ExportError)
     network = copy.deepcopy(model).cpu().eval()
     sample = example.detach().cpu()
     # Two samples, not the example itself: a file that only repeats the traced values must not pass.

@@ -1,4 +1,4 @@
-"""Writing files so that a killed process never leaves half of one behind."""
+"""Writing files so that a killed process never leaves half of one behind; and where caches are."""
 
 from __future__ import annotations
 
@@ -41,6 +41,13 @@ def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None =
     """Write `value` as JSON, atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(value, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def cache_folder(part: str) -> Path:
+    """Where `part` of what was found out about this machine is kept: in `LCPRUNE_CACHE`, or the user's cache folder."""
+    own = os.environ.get("LCPRUNE_CACHE")
+    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lcprune"
+    return base / part
 
 
 def _umask() -> int:

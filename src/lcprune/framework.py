@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import lcprune
-from lcprune import methods
+from lcprune.choosing import methods, reselect
 from lcprune.engine import Engine, make_engine
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
@@ -28,6 +28,7 @@ from lcprune.latency.limit import (
     last_of,
     tightened,
 )
+from lcprune.method import Method
 from lcprune.mirror import on_any_file_system
 from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
 from lcprune.schedule import Limit, limit_schedule
@@ -179,7 +180,7 @@ class _Run:
     """The parts of one call of `prune`."""
 
     task: Task
-    method: methods.Method
+    method: Method
     verify: bool
     tune: Tune | None
     folder: Path | None
@@ -262,7 +263,7 @@ class _Run:
                 self.latency,
                 choice.kept,
                 cut,
-                lambda ms: methods.reselect(task, choice, self.method, tightened(task.limits, clock, ms)),
+                lambda ms: reselect(task, choice, self.method, tightened(task.limits, clock, ms)),
                 None if task.records is None else task.records.with_name(HELD),
                 task.resume,
             )

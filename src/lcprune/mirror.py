@@ -139,8 +139,10 @@ class UrlStore:
     """
 
     def __init__(self, url: str) -> None:
-        import fsspec
-
+        try:
+            import fsspec
+        except ImportError:
+            raise MissingDependencyError(f"{url} needs fsspec, which comes with PyTorch: pip install fsspec") from None
         self.url = url.rstrip("/")
         try:
             self.files, self.root = fsspec.core.url_to_fs(self.url)

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune import metrics
 from lcprune.errors import DataError
 from lcprune.evaluate import Evaluator, collate, fingerprint, guessing_loss, make_evaluator, statistics_of
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.scoring import metrics
 from lcprune.search import Record, Records, Search, read_records
 from lcprune.select import Limits, Ranking
 

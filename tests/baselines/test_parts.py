@@ -17,7 +17,6 @@ from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.baselines.reconstruction import greedy, lasso
 from lcprune.baselines.training import Feed, Training
 from lcprune.baselines.units import put_back, zero_units
-from lcprune.methods import get
 from lcprune.select import Limits
 from lcprune.task import Task
 
@@ -194,5 +193,5 @@ def test_wrong_values_are_named() -> None:
         "l1_schedule": {"rates": (0.0,)},
     }.items():
         with pytest.raises(lcprune.ConfigError, match=next(iter(options))):
-            get(method).read_options(options)
+            lcprune.methods.get(method).read_options(options)
     assert Training().travel(100) > 0

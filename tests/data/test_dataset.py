@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,19 @@ from lcprune.errors import DataError
 def _rows(split: data.Split) -> set[bytes]:
     assert isinstance(split, data.ArraySplit)
     return {image.numpy().tobytes() for image in split.images}
+
+
+def test_the_digits_are_those_that_the_results_on_record_were_made_with() -> None:
+    """To the bit, in this order: they were compared with scikit-learn's `load_digits` when they were stored."""
+    pixels, labels = data.digits()
+    assert (pixels.dtype, labels.dtype, pixels.max()) == (np.uint8, np.int64, 16)
+    found = [hashlib.sha256(array.tobytes()).hexdigest()[:16] for array in (pixels, labels.astype(np.uint8))]
+    assert found == ["8f26b2bd9d135c25", "8ba4f891220f5e4c"]
+    dataset, digest = data.load("digits"), hashlib.sha256()
+    for split in (dataset.train, dataset.val, dataset.test):
+        digest.update(split.images.numpy().tobytes() + split.labels.numpy().tobytes())
+    assert digest.hexdigest()[:16] == "02792ee577a7bf4a"
+    assert (*dataset.mean, *dataset.std) == pytest.approx((0.30588542092775917, 0.37657033251061034), rel=1e-12)
 
 
 def test_digits_splits_are_disjoint_and_seeded() -> None:

@@ -106,6 +106,7 @@ def test_prepared_candidates_and_steps(plain, digits, two) -> None:
     assert there.plan.meta == here.plan.meta
 
 
+@pytest.mark.cpu_bf16
 def test_finalists_are_judged_exactly_where_candidates_are_only_ranked(plain, digits, two) -> None:
     search = replace(SHORT, together=2, precision="bf16")
     here, there = pruned(plain, digits, search=search), pruned(plain, digits, two, search=search)

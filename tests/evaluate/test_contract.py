@@ -169,6 +169,7 @@ def test_convolutions_are_run_together_with_what_follows(trained, digits) -> Non
             assert torch.ops.aten.relu.default not in targets and torch.ops.aten.add.Tensor not in targets
 
 
+@pytest.mark.cpu_bf16
 @pytest.mark.parametrize("kind", [ZeroingEvaluator, SlicingEvaluator])
 def test_bf16_ranks_like_fp32_and_can_be_made_exact(kind, plain, digits) -> None:
     batches = collate(draw(digits.train, 150, seed=0), 64)
@@ -316,7 +317,7 @@ class Particular(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["slice", "zero"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.cpu_bf16)])
 @pytest.mark.parametrize("trait", ["view", "own_numbers"])
 def test_networks_that_do_not_run_in_every_layout_and_precision(trait, precision, kind, caplog) -> None:
     torch.manual_seed(0)

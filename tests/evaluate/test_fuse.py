@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -9,6 +10,7 @@ from lcprune.evaluate import kernels
 from lcprune.evaluate.fuse import Fused
 
 
+@pytest.mark.cpu_bf16
 def test_additions_of_another_type_stay_apart() -> None:
     class Promotes(nn.Module):
         def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -21,6 +22,7 @@ def test_on_a_gpu_all_images_are_one_batch_where_memory_allows(plain, monkeypatc
         assert default_batch_size(plain.graph, 3000, device) == images
 
 
+@pytest.mark.cpu_bf16
 def test_outputs_in_halves_reach_the_loss_in_float32_wherever_they_are(plain, digits) -> None:
     class Named(nn.Module):
         def __init__(self) -> None:

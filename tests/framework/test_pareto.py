@@ -132,6 +132,7 @@ def test_limits_that_read_alike_have_records_of_their_own(learn, plain, digits, 
     assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
 
 
+@pytest.mark.cpu_bf16
 def test_losses_are_of_float32_where_candidates_are_ranked_in_less(plain, digits) -> None:
     half = frontier(plain, digits, search=Search(pool=4, iterations=4, images=128, recalibrate=False, precision="bf16"))
     exact = frontier(plain, digits, compare=("naive", "uniform"))

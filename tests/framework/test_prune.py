@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune import Search
-from lcprune.methods import Choice
+from lcprune.task import Choice
 
 SHORT = Search(pool=6, iterations=10, sample=3, images=128, recalibrate=False)
 
@@ -188,6 +188,7 @@ def test_judging_by_tuned_candidates(plain, digits) -> None:
     assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
 
 
+@pytest.mark.cpu_bf16
 def test_low_precision_ranks_and_float32_decides(plain, digits) -> None:
     search = Search(pool=6, iterations=20, images=128, recalibrate=False, evaluator="zero", precision="bf16")
     settings = {"macs": 0.4, "data": digits.train, "progress": False}
@@ -213,7 +214,7 @@ def test_methods_are_listed_and_extended(plain, digits) -> None:
         with pytest.raises(lcprune.ConfigError, match="exists already"):
             lcprune.methods.register("first units")(first)
     finally:
-        lcprune.methods._METHODS.pop("first units")
+        lcprune.methods._known.pop("first units")
 
 
 @pytest.mark.parametrize("recalibrate", ["auto", True, False])

@@ -52,6 +52,7 @@ def test_training_mode() -> None:
     assert graph.groups and model.training
 
 
+@pytest.mark.cpu_bf16
 def test_half_precision() -> None:
     model, inputs = residual()
     works(model.bfloat16(), tuple(tensor.bfloat16() for tensor in inputs))

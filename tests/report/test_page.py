@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import logging
 import re
+import sys
 from dataclasses import replace
 
 import pytest
 
-from lcprune.errors import ConfigError
-from lcprune.report import collect, make_figures, write_report
+from lcprune.errors import ConfigError, MissingDependencyError
+from lcprune.report import collect, make_figures, render, write_report
 from lcprune.runs import Run
 
 NAMES = [
@@ -87,3 +90,29 @@ def test_nothing_to_report_is_said(tmp_path):
     with pytest.raises(ConfigError, match="nothing to report"):
         write_report([run], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_without_the_package_for_pictures_the_page_still_draws_itself(sample, tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)  # as if it were not installed
+    monkeypatch.setattr(render.importlib.util, "find_spec", lambda name: None)
+    render._say_once.cache_clear()
+    run = sample(tmp_path / "a")
+    with caplog.at_level(logging.WARNING, "lcprune"):
+        pages = [write_report([run], run.file(name)).read_text() for name in ("report.html", "again.html")]
+    assert [record.message for record in caplog.records] == [
+        "the report is without PNG and SVG files: vl-convert-python is not installed; it comes with: "
+        "pip install lcprune[figures]"
+    ]
+    for page in pages:
+        assert all(f'<div class="live alone" id="figure-{name}">' in page for name in NAMES)
+        assert "window.vegaEmbed=" in page and 'class="paper"' not in page and "as PNG and SVG" not in page
+    assert not run.file("figures").exists()
+    with pytest.raises(MissingDependencyError, match=r"lcprune\[figures\]"):
+        render.svg(make_figures(collect([run]))[0])
+
+
+def test_the_script_of_the_page_is_the_one_that_draws_the_pictures():
+    vl_convert = pytest.importorskip("vl_convert")
+    if importlib.metadata.version("vl-convert-python") != "1.9.0.post1":
+        pytest.skip("the script comes from vl-convert-python 1.9.0.post1")
+    assert render.javascript() == vl_convert.javascript_bundle().replace("</script", "<\\/script")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lcprune import Search, methods
+from lcprune import Search, choosing
 from lcprune.plan import Plan
 from lcprune.select import Limits
 from lcprune.task import Task
@@ -38,7 +38,7 @@ def counted(plain, digits, monkeypatch):
         monkeypatch.setattr(torch.nn.Linear, "forward", counting_forward)
         evaluator = task.evaluator  # made here, so that its own checks are counted apart
         made = dict(counts)
-        found = methods.learn(task)
+        found = choosing.learn(task)
         monkeypatch.undo()
         distinct = {tuple(record.counts) for record in found.history}
         return evaluator.work, len(distinct), made, {name: counts[name] - made[name] for name in counts}
@@ -61,6 +61,7 @@ def test_silenced_candidates_cost_no_surgery(counted) -> None:
     assert spent == {"surgeries": 0, "forwards": work.evaluations}
 
 
+@pytest.mark.cpu_bf16
 def test_ranking_in_less_precision_costs_a_few_finalists_more(counted) -> None:
     work, distinct, _, spent = counted(evaluator="slice", precision="bf16", finalists=3, batch_size=64)
     assert work.evaluations == distinct + 1

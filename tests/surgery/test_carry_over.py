@@ -21,7 +21,9 @@ def cut(model: nn.Module, inputs: tuple[torch.Tensor, ...], kind: str = "half") 
     return plan, plan.apply(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.bfloat16, marks=pytest.mark.cpu_bf16), torch.float16]
+)
 def test_dtype_carries_over(dtype: torch.dtype) -> None:
     entry = ZOO["Residual"]
     model = entry.factory().to(dtype)

@@ -127,7 +127,15 @@ def test_recalibration_repairs_wrong_statistics(small: Make, blobs: Dataset) -> 
         quick(recalibrate=1)
 
 
-@pytest.mark.parametrize("changes", [{"precision": "bf16"}, {"channels_last": False}, {"recalibrate": 100}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"precision": "bf16"}, marks=pytest.mark.cpu_bf16),
+        {"precision": "auto"},
+        {"channels_last": False},
+        {"recalibrate": 100},
+    ],
+)
 def test_options_still_learn(small: Make, blobs: Dataset, changes: dict[str, object]) -> None:
     result = tune.fit(small(), blobs, quick(epochs=6, **changes), progress=False)
     assert result.val_accuracy > 0.9

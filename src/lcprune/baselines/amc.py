@@ -15,7 +15,7 @@ from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.baselines.layers import layers_of
 from lcprune.errors import ConfigError, SearchError
 from lcprune.evaluate import draw
-from lcprune.methods import register
+from lcprune.method import methods
 from lcprune.progress import Progress
 from lcprune.search import Record
 from lcprune.task import Choice, Task
@@ -50,7 +50,7 @@ class Amc:
             raise ConfigError(f"reward={self.reward!r} is not known; choose 'accuracy' or 'loss'")
 
 
-@register("amc", needs_data=True, options=Amc)
+@methods.register("amc", needs_data=True, options=Amc)
 def amc(task: Task) -> Choice:
     """A DDPG agent walks through the layers and says how much of each stays; rewarded by accuracy (He et al. 2018).
 

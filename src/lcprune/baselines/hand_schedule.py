@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lcprune import metrics
 from lcprune.baselines.layers import Layer, layers_of
 from lcprune.errors import BudgetError, ConfigError
-from lcprune.methods import register
+from lcprune.method import methods
+from lcprune.scoring import metrics
 from lcprune.task import Choice, Task, make_ranking
 
 _BISECTIONS = 40
@@ -33,7 +33,7 @@ class HandSchedule:
             raise ConfigError(f"rates={self.rates} are shares to remove per stage, from 0 to 1, not all 0")
 
 
-@register("l1_schedule", options=HandSchedule)
+@methods.register("l1_schedule", options=HandSchedule)
 def l1_schedule(task: Task) -> Choice:
     """A rate per stage, made by hand, and the filters with the least sum of absolute weights (Li et al. 2017).
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lcprune.baselines.scales import Scales, scales_of, select_scales
 from lcprune.baselines.training import Feed, Training, train
 from lcprune.errors import ConfigError
-from lcprune.methods import register
+from lcprune.method import methods
 from lcprune.task import Choice, Task
 
 logger = logging.getLogger("lcprune")
@@ -48,7 +48,7 @@ class MorphNet(Training):
             raise ConfigError(f"{self}: trainings from 1 on, tolerance between 0 and 1, threshold above 0")
 
 
-@register("morphnet", needs_data=True, options=MorphNet)
+@methods.register("morphnet", needs_data=True, options=MorphNet)
 def morphnet(task: Task) -> Choice:
     """Shrink batch-norm scales by what they cost; lambda by bisection until the limit is met (Gordon et al. 2018).
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lcprune.baselines.readers import Reader, readers_of, watch
 from lcprune.errors import ConfigError
-from lcprune.methods import register
+from lcprune.method import methods
 from lcprune.progress import Progress
 from lcprune.task import Choice, Task
 
@@ -44,7 +44,7 @@ class Reconstruction:
             raise ConfigError(f"images={self.images} and points={self.points} must be at least 1")
 
 
-@register("channel_lasso", needs_data=True, options=Reconstruction)
+@methods.register("channel_lasso", needs_data=True, options=Reconstruction)
 def channel_lasso(task: Task) -> Choice:
     """Channels by lasso on the next layer's output, then least squares for its weights (He et al. 2017).
 
@@ -58,7 +58,7 @@ def channel_lasso(task: Task) -> Choice:
     return _reconstruct(task, lasso)
 
 
-@register("thinet", needs_data=True, options=Reconstruction)
+@methods.register("thinet", needs_data=True, options=Reconstruction)
 def thinet(task: Task) -> Choice:
     """Channels whose absence changes the next layer's output least, greedily, then least squares (Luo et al. 2017).
 

@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune import metrics
 from lcprune.baselines.checkpoints import Checkpoint
 from lcprune.baselines.training import Feed, Training, optimizer_of, take_step, training_mode
 from lcprune.baselines.units import put_back, zero_units
 from lcprune.errors import ConfigError, TuneError
-from lcprune.methods import register
+from lcprune.method import methods
 from lcprune.progress import Progress
+from lcprune.scoring import metrics
 from lcprune.task import Choice, Kept, Task
 from lcprune.tune.feed import mix
 
@@ -52,7 +52,7 @@ class SingleFilter:
             raise ConfigError(f"{self}: whole numbers from 1 on (tune_steps from 0), and a positive lr")
 
 
-@register("single_filter", needs_data=True, options=SingleFilter)
+@methods.register("single_filter", needs_data=True, options=SingleFilter)
 def single_filter(task: Task) -> Choice:
     """One unit at a time, ranked by first-order Taylor on activations, short tuning in between (Molchanov 2017).
 
@@ -72,7 +72,7 @@ def single_filter(task: Task) -> Choice:
     return _prune(task, "taylor_activation", normalise=True)
 
 
-@register("single_filter_fisher", needs_data=True, options=SingleFilter)
+@methods.register("single_filter_fisher", needs_data=True, options=SingleFilter)
 def single_filter_fisher(task: Task) -> Choice:
     """One unit at a time, ranked by Fisher information, short tuning in between (Theis et al. 2018).
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lcprune.baselines.scales import scales_of, select_scales
 from lcprune.baselines.training import Feed, Training, train
 from lcprune.errors import ConfigError
-from lcprune.methods import register
+from lcprune.method import methods
 from lcprune.task import Choice, Task
 
 
@@ -32,7 +32,7 @@ class Slimming(Training):
             raise ConfigError(f"strength={self.strength} must be positive")
 
 
-@register("slimming", needs_data=True, options=Slimming)
+@methods.register("slimming", needs_data=True, options=Slimming)
 def slimming(task: Task) -> Choice:
     """Train with an l1 term on batch-norm scales, then cut the lowest of the whole network (Liu et al. 2017).
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lcprune import metrics
 from lcprune.baselines.training import Training, train
 from lcprune.baselines.units import zero_units
 from lcprune.errors import ConfigError
 from lcprune.evaluate import collate, recalibrate
-from lcprune.methods import register
+from lcprune.method import methods
+from lcprune.scoring import metrics
 from lcprune.task import Choice, Kept, Task, make_ranking
 
 
@@ -33,7 +33,7 @@ class Soft(Training):
             raise ConfigError(f"clip={self.clip} must be positive")
 
 
-@register("soft", needs_data=True, options=Soft)
+@methods.register("soft", needs_data=True, options=Soft)
 def soft(task: Task) -> Choice:
     """Zero the shortest filters after each epoch, let them grow again in the next, cut at the end (He et al. 2018).
 

@@ -160,11 +160,9 @@ def _update(values: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _split(values: Mapping[str, Any], known: set[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    from lcprune import methods
-
     options, found = {}, {}
     for name, value in values.items():
-        if name in (*SECTIONS, *methods.names()) and isinstance(value, Mapping):
+        if isinstance(value, Mapping) and (name in SECTIONS or _is_method(name)):
             found[name] = dict(value)
         elif name in known and not isinstance(value, Mapping):
             # Lists are typed with commas.
@@ -175,6 +173,12 @@ def _split(values: Mapping[str, Any], known: set[str]) -> tuple[dict[str, Any], 
             hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(names)}"
             raise ConfigError(f"unknown setting {name!r}; {hint}")
     return options, found
+
+
+def _is_method(name: str) -> bool:
+    import lcprune
+
+    return name in lcprune.methods()
 
 
 def _in_words(error: Exception) -> str:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
 from lcprune.cli import options as o
 from lcprune.cli.command import sections, start_run
-from lcprune.cli.errands import Errand, run_errands
 from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.machines import open_engine
-from lcprune.cli.metric_error import record_metric_error
-from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
-from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
-from lcprune.cli.prune import Report, TrueLoss
 from lcprune.cli.show import listen
-from lcprune.cli.study import ORIGINAL, Study
 from lcprune.files import atomic_write
-from lcprune.report.tables import csv_text, latex, markdown, result_table
 from lcprune.runs import Run
 
-logger = logging.getLogger("lcprune")
+if TYPE_CHECKING:
+    from lcprune.cli.study import Study
 
 
 def compare(
@@ -40,7 +33,7 @@ def compare(
     epochs: o.Epochs = None,
     recipe: o.Recipe = "finetune",
     seeds: o.Seeds = 3,
-    true_loss: TrueLoss = 0,
+    true_loss: o.TrueLoss = 0,
     device: o.Device = "auto",
     engine: o.Engine = "local",
     address: o.Address = None,
@@ -50,7 +43,7 @@ def compare(
     force: o.Force = False,
     config: o.Config = None,
     set_: o.Set = None,
-    report: Report = True,
+    report: o.Report = True,
     json_: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
@@ -63,11 +56,27 @@ def compare(
 
       lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
     """
+    from lcprune.cli.machines import open_engine
+    from lcprune.cli.metric_error import record_metric_error
+    from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
+    from lcprune.cli.prepare import (
+        check_names,
+        check_precision,
+        check_reachable,
+        make_options,
+        make_recipe,
+        make_search,
+        trace,
+    )
+    from lcprune.cli.study import Study
+
     check_names(methods, metric)
     search, options = make_search(ctx), make_options(ctx, methods)
     tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
     listen(quiet)
     where = pick_device(device)
+    if engine == "local":  # workers elsewhere find out for themselves
+        check_precision(where, tuning if tuning.epochs else None, search)
     dataset = need_data(data or folder_setting(model, "data"), "a comparison")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
@@ -99,12 +108,17 @@ def compare(
 
 def grid(study: Study, methods: Sequence[str], macs: Sequence[float], seeds: int = 1) -> None:
     """Every method at every limit with every seed."""
+    from lcprune.cli.errands import Errand, run_errands
+    from lcprune.cli.study import ORIGINAL
+
     trials = [Errand(method, {"macs": limit}, seed) for limit in macs for method in methods for seed in range(seeds)]
     run_errands(study, [Errand(ORIGINAL), *trials])
 
 
 def write_tables(run: Run) -> None:
     """The results as `tables/results.md`, `.csv` (every trial) and `.tex`."""
+    from lcprune.report.tables import csv_text, latex, markdown, result_table
+
     rows = run.records("results")
     header, cells = result_table(rows)
     caption = f"{run.settings.get('model')} on {run.settings.get('data')}"

@@ -5,24 +5,22 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import typer
 
-from lcprune import models
 from lcprune.cli import options as o
 from lcprune.cli.command import resolve_section, sections, start_run
 from lcprune.cli.compare import grid, write_tables
 from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.latency import record_latency
-from lcprune.cli.metric_error import record_metric_error
-from lcprune.cli.networks import Network, need_data, pick_device
-from lcprune.cli.prepare import make_recipe, make_search
 from lcprune.cli.show import listen
-from lcprune.cli.study import ORIGINAL, Study, epoch_rows
 from lcprune.runs import Run
-from lcprune.search import Search
+
+if TYPE_CHECKING:
+    import torch
+
+    from lcprune.cli.networks import Network
+    from lcprune.cli.study import Study
 
 logger = logging.getLogger("lcprune")
 
@@ -55,17 +53,22 @@ def demo(
 
       lcprune demo --out runs/again --seed 1
     """
+    from lcprune.cli.networks import need_data, pick_device
+    from lcprune.cli.prepare import check_precision, make_recipe, make_search
+    from lcprune.cli.study import Study
+
     listen(quiet)
     changes = {**TUNING, **sections(ctx).get("tune", {})}
     search, tuning = make_search(ctx, SEARCH), make_recipe("finetune", changes)
     resolve_section(ctx, "tune", changes)
     where = pick_device(device)
+    check_precision(where, tuning, search)
     dataset = need_data(DATA, "the demo", seed)
     with _one_thread(), start_run(ctx, "demo", MODEL) as run:
         network = _trained(run, dataset, where, seed, not quiet)
         study = Study(run, network, dataset, tuning, search, progress=not quiet)
         grid(study, METHODS, LIMITS)
-        _measure(study, search, seed)
+        _measure(study, seed)
         write_tables(run)
         write_run_report(run, "Digits: a small residual network, pruned in three ways")
     tell(run, json_, "Digits, test images")
@@ -74,6 +77,8 @@ def demo(
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
     """Images of 8x8 gain nothing from a second thread, and lose much to it on a busy machine."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -83,6 +88,12 @@ def _one_thread() -> Iterator[None]:
 
 
 def _trained(run: Run, dataset: Any, device: torch.device, seed: int, progress: bool) -> Network:
+    import torch
+
+    from lcprune import models
+    from lcprune.cli.networks import Network
+    from lcprune.cli.prepare import make_recipe
+    from lcprune.cli.study import ORIGINAL, epoch_rows
     from lcprune.tune import fit
 
     torch.manual_seed(seed)
@@ -97,7 +108,10 @@ def _trained(run: Run, dataset: Any, device: torch.device, seed: int, progress: 
     return Network(MODEL, model.eval(), example)
 
 
-def _measure(study: Study, search: Search, seed: int) -> None:
+def _measure(study: Study, seed: int) -> None:
+    from lcprune.cli.latency import record_latency
+    from lcprune.cli.metric_error import record_metric_error
+
     logger.info("measuring latency")
     record_latency(study, batch_sizes=(1, 16, 64), rounds=9)
     logger.info("measuring how the loss moves without single units")

@@ -9,16 +9,13 @@ import typer
 
 from lcprune.cli import options as o
 from lcprune.cli.command import UsageError
-from lcprune.cli.networks import open_network
 from lcprune.cli.show import console, print_json
 from lcprune.cli.sizes import format_count
-from lcprune.export import FORMATS
-from lcprune.export import export as write
 
 
 def export(
     model: o.Model,
-    format: Annotated[str, typer.Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "onnx",
+    format: Annotated[str, typer.Option("--format", "-f", help="onnx, torch or safetensors.")] = "onnx",
     out: Annotated[Path | None, typer.Option(metavar="PATH", help="File, or folder for safetensors.")] = None,
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
@@ -37,6 +34,10 @@ def export(
 
       lcprune export torchvision:resnet18 --weights pretrained --out resnet18.onnx
     """
+    from lcprune.cli.networks import open_network
+    from lcprune.export import FORMATS
+    from lcprune.export import export as write
+
     if format not in FORMATS:
         raise UsageError(f"--format {format}: choose one of {', '.join(FORMATS)}")
     network = open_network(model, weights, num_classes, input_shape)

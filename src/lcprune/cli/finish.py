@@ -7,7 +7,6 @@ from typing import Any
 
 from lcprune.cli.show import print_json, print_table
 from lcprune.errors import MissingDependencyError
-from lcprune.report.tables import result_table
 from lcprune.runs import Run
 
 logger = logging.getLogger("lcprune")
@@ -30,6 +29,8 @@ def tell(run: Run, json_: bool, title: str = "", **more: Any) -> None:
         print_json({"run": run.place, "results": rows, **more})
         return
     if rows:
+        from lcprune.report.tables import result_table
+
         print_table(title, *result_table(rows))
     if run.file("report.html").is_file():
         print(f"\nreport: {run.place.rstrip('/')}/report.html")

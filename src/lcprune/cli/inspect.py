@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.tree import Tree
-from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 import lcprune
 from lcprune.cli import options as o
-from lcprune.cli.networks import open_data, open_network
 from lcprune.cli.show import console, print_json, print_table
 from lcprune.cli.sizes import format_count
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 def inspect(
@@ -43,6 +42,8 @@ def inspect(
 
       lcprune inspect my_net.py:build --input-shape 3x64x64 --json
     """
+    from lcprune.cli.networks import open_data, open_network
+
     network = open_network(model, weights, num_classes, input_shape, open_data(data))
     graph = lcprune.trace(network.model, network.example, ignore=ignore or ())
     layers = layer_costs(network.model, network.example)
@@ -68,6 +69,9 @@ def inspect(
 
 def layer_costs(model: nn.Module, example: Tensor) -> dict[str, dict[str, Any]]:
     """MACs and parameters of every module that holds weights of its own, in network order."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
         model(example)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from torch import Tensor, nn
 
 from lcprune.cli import options as o
 from lcprune.cli.command import UsageError
-from lcprune.cli.networks import Network, open_network, pick_device
-from lcprune.cli.prepare import trace
 from lcprune.cli.show import listen, print_json, print_table
-from lcprune.cli.study import Study
 from lcprune.files import write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from lcprune.cli.networks import Network
+    from lcprune.cli.study import Study
 
 logger = logging.getLogger("lcprune")
 
@@ -59,6 +61,8 @@ def latency(
 
       lcprune latency torchvision:resnet50 --table resnet50.json --batch 1 --backend onnx
     """
+    from lcprune.cli.networks import open_network, pick_device
+
     listen(quiet)
     where = pick_device(device)
     if table is None and blank:
@@ -90,6 +94,7 @@ def write_table(
 ) -> None:
     """Measure a network's latency table (or leave its times open) and write it."""
     from lcprune import latency as lib
+    from lcprune.cli.prepare import trace
 
     graph = trace(network)
     if blank:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lcprune
-from lcprune import models
 from lcprune.cli import options as o
 from lcprune.cli.show import print_json, print_table
 
@@ -17,6 +16,7 @@ def methods(json_: o.Json = False, debug: o.Debug = False) -> None:
 
       lcprune methods --json
     """
+    from lcprune import models
     from lcprune.tune import recipes
 
     found = {

@@ -9,7 +9,6 @@ import typer
 
 from lcprune.cli.sizes import parse_size, parse_sizes
 from lcprune.errors import BudgetError
-from lcprune.latency import BACKENDS, parse_latency
 
 
 class Sizes(tuple[float, ...]):
@@ -87,6 +86,8 @@ def multiple(given: str | None) -> int | str | None:
 
 
 def _latency(text: Any) -> str:
+    from lcprune.latency import parse_latency  # PyTorch is not needed to show the options
+
     try:
         number, absolute = parse_latency(_number(text))
     except BudgetError as error:
@@ -106,6 +107,8 @@ def _number(text: Any) -> Any:
 
 
 def _backend(text: Any) -> str:
+    from lcprune.latency import BACKENDS
+
     if text not in BACKENDS:
         raise typer.BadParameter(f"{text!r}: choose one of {', '.join(BACKENDS)}")
     return str(text)
@@ -233,6 +236,11 @@ Recipe = Annotated[str, typer.Option(help="Named training recipe.", rich_help_pa
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", rich_help_panel=RUN)]
 Seeds = Annotated[int, typer.Option(min=1, help="How many trials, with seeds 0, 1, ...", rich_help_panel=RUN)]
 BatchSizes = Annotated[Numbers, typer.Option(parser=_numbers, metavar="N,N", help="Batch sizes.", rich_help_panel=RUN)]
+TrueLoss = Annotated[
+    int,
+    typer.Option(min=0, help="Also measure the true loss difference of so many units per group.", rich_help_panel=RUN),
+]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.", rich_help_panel=RUN)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=RUN)]
 
 Engine = Annotated[

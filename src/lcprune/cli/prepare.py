@@ -10,9 +10,11 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+import torch
 import typer
 
 import lcprune
+from lcprune import bf16
 from lcprune.cli.command import SECTIONS, UsageError, resolve_section, sections
 from lcprune.cli.machines import search_section
 from lcprune.cli.networks import Network
@@ -95,6 +97,25 @@ def make_recipe(name: str, section: Mapping[str, Any], epochs: int | None = None
         return recipe(name, **changes)
     except (TuneError, TypeError) as error:
         raise UsageError(str(error)) from None
+
+
+def check_precision(device: torch.device, tuning: Recipe | None, search: Search | None = None) -> None:
+    """Refuse a precision that was asked for and does not work on this machine, before an hour is spent.
+
+    Args:
+        device: where the work is done.
+        tuning: how networks are trained, if they are.
+        search: how candidates are judged, if they are.
+    """
+    try:
+        if tuning is not None and tuning.precision == "bf16":
+            bf16.settle("bf16", device, TuneError)
+        if search is not None and not search.prepares:
+            bf16.settle(search.precision, device, SearchError)
+    except TuneError as error:
+        raise UsageError(f"tune: {error}") from None
+    except SearchError as error:
+        raise UsageError(f"search: {error}") from None
 
 
 def make_options(ctx: typer.Context, methods: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated, Any
 
 import typer
@@ -10,35 +9,8 @@ import typer
 import lcprune
 from lcprune.cli import options as o
 from lcprune.cli.command import UsageError, sections, start_run
-from lcprune.cli.errands import Errand, make_network, run_errands
 from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.machines import open_engine
-from lcprune.cli.metric_error import record_metric_error
-from lcprune.cli.networks import (
-    describe_source,
-    folder_setting,
-    need_data,
-    open_data,
-    open_network,
-    pick_device,
-)
-from lcprune.cli.prepare import check_names, check_reachable, make_options, make_recipe, make_search, trace
 from lcprune.cli.show import listen
-from lcprune.cli.study import ORIGINAL, Study
-from lcprune.compensations import LEARN
-from lcprune.errors import LatencyError
-from lcprune.latency import Table
-from lcprune.pareto import METHODS as FRONTIER_METHODS
-
-logger = logging.getLogger("lcprune")
-
-TrueLoss = Annotated[
-    int,
-    typer.Option(
-        min=0, help="Also measure the true loss difference of so many units per group.", rich_help_panel=o.RUN
-    ),
-]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.", rich_help_panel=o.RUN)]
 
 
 def prune(
@@ -60,7 +32,7 @@ def prune(
     multiple_of: o.MultipleOf = None,
     epochs: Annotated[int, typer.Option(min=0, help="Tune the result for so many epochs.", rich_help_panel=o.RUN)] = 0,
     recipe: o.Recipe = "finetune",
-    true_loss: TrueLoss = 0,
+    true_loss: o.TrueLoss = 0,
     seed: o.Seed = 0,
     device: o.Device = "auto",
     engine: o.Engine = "local",
@@ -72,7 +44,7 @@ def prune(
     force: o.Force = False,
     config: o.Config = None,
     set_: o.Set = None,
-    report: Report = True,
+    report: o.Report = True,
     json_: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
@@ -91,6 +63,21 @@ def prune(
 
       lcprune prune resnet56 --config run.toml --set search.iterations=100
     """
+    from lcprune.cli.errands import make_network
+    from lcprune.cli.machines import open_engine
+    from lcprune.cli.metric_error import record_metric_error
+    from lcprune.cli.networks import describe_source, folder_setting, open_data, open_network, pick_device
+    from lcprune.cli.prepare import (
+        check_names,
+        check_precision,
+        check_reachable,
+        make_options,
+        make_recipe,
+        make_search,
+        trace,
+    )
+    from lcprune.cli.study import Study
+
     limits = _limits(macs=macs, params=params, latency_ms=latency)
     _check_table(table, latency, multiple_of)
     check_names([method], metric)
@@ -98,6 +85,8 @@ def prune(
     options = make_options(ctx, [method])
     listen(quiet)
     where = pick_device(device)
+    if engine == "local":  # workers elsewhere find out for themselves
+        check_precision(where, tuning if epochs else None, search)
     data = data or folder_setting(model, "data")
     dataset = open_data(data, seed) if data else None
     needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
@@ -176,7 +165,7 @@ def pareto(
     force: o.Force = False,
     config: o.Config = None,
     set_: o.Set = None,
-    report: Report = True,
+    report: o.Report = True,
     json_: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
@@ -191,6 +180,14 @@ def pareto(
 
       lcprune pareto runs/train --latency 80%,60%,40% --batch 1
     """
+    from lcprune.cli.errands import Errand, run_errands
+    from lcprune.cli.machines import open_engine
+    from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
+    from lcprune.cli.prepare import check_names, check_precision, check_reachable, make_recipe, make_search, trace
+    from lcprune.cli.study import ORIGINAL, Study
+    from lcprune.compensations import LEARN
+    from lcprune.frontier import METHODS as FRONTIER_METHODS
+
     check_names(methods, metric)
     _check_table(table, latency, multiple_of)
     if learn not in LEARN:
@@ -201,6 +198,8 @@ def pareto(
     search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     listen(quiet)
     where = pick_device(device)
+    if engine == "local":  # workers elsewhere find out for themselves
+        check_precision(where, tuning if epochs else None, search)
     dataset = need_data(data or folder_setting(model, "data"), "a frontier", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
@@ -267,13 +266,15 @@ def _limits(**given: Any) -> dict[str, Any]:
 
 def _check_table(table: str | None, latency: Any, multiple_of: str | None) -> None:
     """Find out before anything is done that a table cannot be used."""
+    from lcprune.latency import Table
+
     if table is None:
         return
     if latency is None and multiple_of != "auto":
         raise UsageError("--table is for --latency (or --multiple-of auto): say what the network may take, e.g. 60%")
     try:
         Table.load(table)
-    except LatencyError as error:
+    except lcprune.LatencyError as error:
         raise UsageError(str(error)) from error
 
 

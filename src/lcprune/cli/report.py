@@ -10,7 +10,6 @@ import typer
 from lcprune.cli import options as o
 from lcprune.cli.command import wrong_usage
 from lcprune.cli.show import print_json
-from lcprune.report import write_report
 from lcprune.runs import Run
 
 
@@ -32,6 +31,8 @@ def report(
 
       lcprune report runs/uniform runs/naive runs/lcp --out comparison.html
     """
+    from lcprune.report import write_report
+
     with wrong_usage():
         opened = [Run.open(path) for path in runs]
     page = write_report(opened, out or opened[0].file("report.html"), title)

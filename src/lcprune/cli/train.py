@@ -8,11 +8,7 @@ import lcprune
 from lcprune.cli import options as o
 from lcprune.cli.command import sections, start_run
 from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.networks import describe_source, need_data, open_network, pick_device
-from lcprune.cli.prepare import make_recipe
-from lcprune.cli.prune import Report
 from lcprune.cli.show import listen
-from lcprune.cli.study import ORIGINAL, epoch_rows, judge
 
 
 def train(
@@ -31,7 +27,7 @@ def train(
     force: o.Force = False,
     config: o.Config = None,
     set_: o.Set = None,
-    report: Report = True,
+    report: o.Report = True,
     json_: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
@@ -46,11 +42,15 @@ def train(
 
       torchrun --nproc-per-node 4 -m lcprune train resnet56 --data cifar10:PATH --out runs/train
     """
+    from lcprune.cli.networks import describe_source, need_data, open_network, pick_device
+    from lcprune.cli.prepare import check_precision, make_recipe
+    from lcprune.cli.study import ORIGINAL, epoch_rows, judge
     from lcprune.tune import fit
 
     tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
     listen(quiet)
     where = pick_device(device)
+    check_precision(where, tuning)
     dataset = need_data(data, "training", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where, seed)
     describe_source(ctx, network, dataset)

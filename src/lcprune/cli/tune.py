@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from torch import nn
 
 import lcprune
 from lcprune.cli import options as o
 from lcprune.cli.command import UsageError, sections, start_run
 from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.networks import (
-    Network,
-    describe_source,
-    folder_setting,
-    need_data,
-    open_network,
-    pick_device,
-)
-from lcprune.cli.prepare import make_recipe
-from lcprune.cli.prune import Report
 from lcprune.cli.show import listen, print_json, print_table
-from lcprune.cli.study import ORIGINAL, epoch_rows, judge, save_plain
-from lcprune.runs import Run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lcprune.cli.networks import Network
+    from lcprune.runs import Run
 
 
 def tune(
@@ -42,7 +35,7 @@ def tune(
     force: o.Force = False,
     config: o.Config = None,
     set_: o.Set = None,
-    report: Report = True,
+    report: o.Report = True,
     json_: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
@@ -55,11 +48,15 @@ def tune(
 
       lcprune tune runs/prune --set tune.distill=0.5 --out runs/tuned
     """
+    from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
+    from lcprune.cli.prepare import check_precision, make_recipe
+    from lcprune.cli.study import epoch_rows, judge, save_plain
     from lcprune.tune import fit
 
     tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
     listen(quiet)
     where = pick_device(device)
+    check_precision(where, tuning)
     dataset = need_data(data or folder_setting(model, "data"), "tuning", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     teacher = teacher_of(network) if tuning.distill > 0 else None
@@ -112,6 +109,7 @@ def evaluate(
 
       lcprune evaluate resnet56 --weights resnet56.safetensors --data cifar10:PATH --split val
     """
+    from lcprune.cli.networks import folder_setting, need_data, open_network, pick_device
     from lcprune.tune import evaluate as measure
 
     if split not in ("train", "val", "test"):
@@ -130,6 +128,8 @@ def evaluate(
 
 def teacher_of(network: Network) -> nn.Module:
     """The network before it was pruned, with its weights: what distillation imitates."""
+    from lcprune.cli.networks import open_network
+
     if network.plan is None or network.run is None or network.run.command != "prune":
         raise UsageError("tune.distill needs a teacher, the network before it was pruned: tune a folder of `prune`")
     source = network.run.settings
@@ -151,6 +151,8 @@ def _record(
     seed: int,
 ) -> None:
     """Carry the pruned run's records over, with the row of the network tuned."""
+    from lcprune.cli.study import ORIGINAL
+
     rows = network.run.records("results") if network.run is not None else []
     pruned = [row for row in rows if row["method"] != ORIGINAL]
     row: dict[str, Any] = (

@@ -13,7 +13,8 @@ import torch
 from lcprune.data import cifar, folders
 from lcprune.data.augment import Augmentation
 from lcprune.data.dataset import ArraySplit, Dataset
-from lcprune.errors import DataError, MissingDependencyError
+from lcprune.data.embedded import digits
+from lcprune.errors import DataError
 from lcprune.models.registry import call_file
 
 _FOLDERS: dict[str, Callable[[Path], folders.Parts]] = {
@@ -139,13 +140,8 @@ def from_arrays(
 
 
 def _digits() -> Dataset:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise MissingDependencyError("the digits come with scikit-learn: pip install scikit-learn") from None
-    bunch = load_digits()
-    images = (bunch.images * (255 / 16)).round().astype(np.uint8)[..., None]
-    labels = bunch.target.astype(np.int64)
+    pixels, labels = digits()
+    images = (pixels * (255 / 16)).round().astype(np.uint8)[..., None]
     train, test = folders.stratified(labels, 0.2, np.random.default_rng(0))
     arrays = {
         "x_train": images[train],

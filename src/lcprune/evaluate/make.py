@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from lcprune.errors import PlanError
+from lcprune import bf16
+from lcprune.errors import PlanError, SearchError
 from lcprune.evaluate.draw import Batch, collate
 from lcprune.evaluate.evaluator import Evaluator, LossFn
 from lcprune.evaluate.layout import runs
@@ -42,14 +43,18 @@ def make_evaluator(
         samples: drawn images.
         loss_fn: of an output and a target.
         search: the settings.
+
+    Raises:
+        SearchError: in a precision that does not work on this machine.
     """
     device = next(graph.model.parameters()).device
+    bf16.refuse_network(graph.model, device, SearchError)
     batches = collate(samples, search.batch_size or default_batch_size(graph, len(samples), device), device)
     prepare = _prepare(search, loss_fn)
     # New statistics of one batch need no smaller network: each layer can take them from the images that pass.
     anew = search.recalibrate is True and not search.tune_steps and search.prepare is None and len(batches) == 1
     # What is changed before it is judged is judged in float32.
-    precision = search.precision if prepare is None else "fp32"
+    precision = bf16.settle(search.precision, device, SearchError) if prepare is None else "fp32"
     if precision == "bf16" and not runs(graph.model, batches[0], bf16=True):
         logger.warning("candidates are judged in float32: this network does not run in bf16")
         precision = "fp32"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from lcprune import bf16
+from lcprune.errors import SearchError
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
 from lcprune.evaluate.fold import checked_pairs, fold_
@@ -52,14 +54,14 @@ class SlicingEvaluator(Evaluator):
     ) -> None:
         super().__init__(graph, batches, loss_fn)
         started = time.perf_counter()
-        self.channels_last, self.precision = channels_last, precision
+        device = next(graph.model.parameters()).device
+        self.channels_last, self.precision = channels_last, bf16.settle(precision, device, SearchError)
         if channels_last:
             self.batches = [batch.channels_last() for batch in self.batches]
         self.prepare = prepare
         self.pairs = checked_pairs(graph, self.batches[0].inputs) if fold else []
         self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
-        on_cpu = next(graph.model.parameters()).device.type == "cpu"
-        self.teams = min(_TEAMS, torch.get_num_threads(), len(self.batches)) if on_cpu else 1
+        self.teams = min(_TEAMS, torch.get_num_threads(), len(self.batches)) if device.type == "cpu" else 1
         self._pool = _make_teams(self.teams) if self.teams > 1 else None
         self._timed("preparing", started)
 

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from lcprune.errors import PlanError
+from lcprune import bf16
+from lcprune.errors import PlanError, SearchError
 from lcprune.evaluate import kernels
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
@@ -76,8 +77,9 @@ class ZeroingEvaluator(Evaluator):
             if len(self.batches) > 1:
                 raise PlanError(f"statistics of {len(self.batches)} batches are no statistics of all images")
             fold = fuse = False
-        self.precision, self.benchmark, self.recalibrate = precision, benchmark, recalibrate
         self.device = next(graph.model.parameters()).device
+        self.precision = precision = bf16.settle(precision, self.device, SearchError)
+        self.benchmark, self.recalibrate = benchmark, recalibrate
         started = time.perf_counter()
         prepare = anew if recalibrate else None
         self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, prepare, fold)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
+from lcprune import bf16
 from lcprune.cost import Cost, Term
 from lcprune.errors import TraceError
 from lcprune.graph.channel_graph import ChannelGraph
@@ -44,6 +45,8 @@ def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Modul
     if not isinstance(model, nn.Module):
         raise TraceError(f"a torch.nn.Module is needed, not {type(model).__name__}")
     inner = unwrap(model)
+    if (first := next(inner.parameters(), None)) is not None:
+        bf16.refuse_network(inner, first.device, TraceError)
     if isinstance(inner, torch.jit.ScriptModule):
         raise TraceError("a scripted network cannot be cut: pass the Python module that it was made from")
     args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune import bf16, files
 from lcprune.errors import LatencyError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.latency.backends import Backend, Probe, make_backend, medians
@@ -67,6 +67,7 @@ def measure_table(
         raise LatencyError(f"batch={batch} is not a batch size: give a whole number from 1 on")
     where = next(graph.model.parameters()).device if device is None else torch.device(device)
     runner = make_backend(backend, where) if isinstance(backend, str) else backend
+    bf16.refuse_network(graph.model, where, LatencyError)
     precision = str(next(graph.model.parameters()).dtype).removeprefix("torch.")
     if runner.name == "onnx":
         from lcprune.latency.onnx import need_float32
@@ -224,9 +225,7 @@ def measure_networks(
 
 def cache_folder() -> Path:
     """Where tables are kept: `LCPRUNE_CACHE`, or the user's cache folder."""
-    own = os.environ.get("LCPRUNE_CACHE")
-    base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lcprune"
-    return base / "latency"
+    return files.cache_folder("latency")
 
 
 def _measure_layers(backend: Backend, found: Sequence[Operation], even: int, progress: bool) -> dict[str, Any]:

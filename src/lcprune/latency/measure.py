@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import statistics
 import sys
 import time
@@ -20,15 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lcprune import bf16
 from lcprune.errors import LatencyError
 from lcprune.progress import Progress
 
 OUT_OF_MEMORY = "out of memory"
-
-# oneDNN compiles its kernels for every shape and keeps 1,024 of them: layers of many widths, or many networks, in turns
-# would measure the compiler. It reads this when it first runs in a process, so a process that imports lcprune late
-# must set it itself.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
 
 
 @dataclass(frozen=True)
@@ -96,6 +91,8 @@ def measure(
         raise LatencyError(f"rounds={rounds}, batch_sizes={tuple(batch_sizes)}: expected positive numbers")
     keep_memory()
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    for model in models.values():
+        bf16.refuse_network(model, where, LatencyError)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     records: list[LatencyRecord] = []
     before = {name: (model.training, _device_of(model)) for name, model in models.items()}

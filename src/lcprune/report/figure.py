@@ -32,5 +32,5 @@ def altair() -> Any:
     try:
         import altair as alt
     except ImportError:
-        raise MissingDependencyError("figures need altair and vl-convert-python: pip install lcprune") from None
+        raise MissingDependencyError("the report needs altair: pip install lcprune") from None
     return alt

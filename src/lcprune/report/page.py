@@ -16,7 +16,7 @@ from lcprune.files import atomic_write
 from lcprune.report.figure import Figure
 from lcprune.report.figures import make_figures
 from lcprune.report.records import Records, Row, collect, summarise
-from lcprune.report.render import javascript, svg, write_figures
+from lcprune.report.render import javascript, pictures, svg, write_figures
 from lcprune.report.tables import html_table, result_table
 from lcprune.report.theme import vega_config
 from lcprune.runs import CONFIG, ENVIRONMENT, Run, version
@@ -28,7 +28,7 @@ def write_report(
     title: str | None = None,
     figure_folder: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Write the page, and its figures as PNG and SVG.
+    """Write the page, and its figures as PNG and SVG where the extra `figures` is installed.
 
     Args:
         runs: where the records are.
@@ -47,21 +47,33 @@ def write_report(
         raise ConfigError(f"nothing to report: {', '.join(str(run.path) for run in runs)} holds no records yet")
     figures = make_figures(records)
     target = Path(path)
-    write_figures(figures, Path(figure_folder) if figure_folder else target.parent / "figures")
+    drawn = pictures()
+    if drawn:
+        write_figures(figures, Path(figure_folder) if figure_folder else target.parent / "figures")
     with atomic_write(target) as temporary:
-        temporary.write_text(page(records, figures), encoding="utf-8")
+        temporary.write_text(page(records, figures, drawn), encoding="utf-8")
     return target
 
 
-def page(records: Records, figures: Sequence[Figure]) -> str:
-    """The page as text."""
+def page(records: Records, figures: Sequence[Figure], drawn: bool = True) -> str:
+    """The page as text.
+
+    Args:
+        records: what it tells of.
+        figures: in their order.
+        drawn: with a picture of each figure too, for printers and browsers without scripts.
+    """
     title = html.escape(records.title)
     embedded = {
         "specs": {f.name: {**f.spec, "usermeta": {"name": f.name}} for f in figures},
         "configs": {mode: vega_config(mode) for mode in ("light", "dark")},
         "columns": {"metric": len({row.get("metric") for row in records.metric})},
     }
-    sections = [_table_section(records), *map(_figure_section, figures), _configuration_section(records)]
+    sections = [
+        _table_section(records),
+        *(_figure_section(figure, drawn) for figure in figures),
+        _configuration_section(records),
+    ]
     return "\n".join(
         [
             "<!doctype html>",
@@ -83,7 +95,8 @@ def page(records: Records, figures: Sequence[Figure]) -> str:
             "</div>",
             f"<footer>Made by lcprune {html.escape(version())} from the records of "
             + ", ".join(f"<code>{html.escape(run.path.name)}</code>" for run in records.runs)
-            + ". The same figures lie beside this page as PNG and SVG.</footer>",
+            + (". The same figures lie beside this page as PNG and SVG." if drawn else ".")
+            + "</footer>",
             "</main>",
             f'<script id="figures" type="application/json">{_json(embedded)}</script>',
             f'<script type="module">{javascript()}\n{_text("page.js")}</script>',
@@ -138,15 +151,15 @@ def _table_section(records: Records) -> str:
     return f'<section id="table"><h2>Networks</h2><div class="scroll">{table}</div></section>'
 
 
-def _figure_section(figure: Figure) -> str:
-    # The drawn-once picture is what printers and browsers without scripts show.
-    picture = base64.b64encode(svg(figure).encode()).decode()
+def _figure_section(figure: Figure, drawn: bool) -> str:
+    title, picture = html.escape(figure.title), ""
+    if drawn:  # once, for printers and browsers without scripts
+        data = base64.b64encode(svg(figure).encode()).decode()
+        picture = f'<img class="paper" alt="{title}" src="data:image/svg+xml;base64,{data}">'
     return (
-        f'<section class="{"wide" if figure.wide else "half"}"><h2>{html.escape(figure.title)}</h2>'
+        f'<section class="{"wide" if figure.wide else "half"}"><h2>{title}</h2>'
         f'<p class="caption">{html.escape(figure.caption)}</p>'
-        f'<div class="live" id="figure-{figure.name}"></div>'
-        f'<img class="paper" alt="{html.escape(figure.title)}" src="data:image/svg+xml;base64,{picture}">'
-        "</section>"
+        f'<div class="live{"" if drawn else " alone"}" id="figure-{figure.name}"></div>{picture}</section>'
     )
 
 

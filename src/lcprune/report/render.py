@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import importlib.util
 import logging
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,16 @@ from lcprune.report.figure import Figure
 from lcprune.report.theme import vega_config
 
 logger = logging.getLogger("lcprune")
+
+_MISSING = "vl-convert-python is not installed; it comes with: pip install lcprune[figures]"
+
+
+def pictures() -> bool:
+    """Whether figures can be made into PNG and SVG; where not, the log says once how to get them."""
+    if importlib.util.find_spec("vl_convert") is not None:
+        return True
+    _say_once(f"the report is without PNG and SVG files: {_MISSING}")
+    return False
 
 
 def svg(figure: Figure) -> str:
@@ -36,9 +49,12 @@ def write_figures(figures: list[Figure], folder: Path) -> None:
 
 @functools.cache
 def javascript() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, taken from the installed package: no network needed."""
+    """Vega, Vega-Lite and Vega-Embed as one script: no network needed."""
+    # It is vl_convert.javascript_bundle() of vl-convert-python 1.9.0 (Vega 6.2.0, Vega-Lite 6.4, Vega-Embed 7.0.2),
+    # which is 84 MB; licences are in vega-licenses.txt.
+    packed = resources.files("lcprune.report").joinpath("vega.js.gz").read_bytes()
     # A script element ends at the first closing tag, even inside a string.
-    return _vl_convert().javascript_bundle().replace("</script", "<\\/script")
+    return gzip.decompress(packed).decode().replace("</script", "<\\/script")
 
 
 def _on_paper(figure: Figure) -> dict[str, Any]:
@@ -49,5 +65,10 @@ def _vl_convert() -> Any:
     try:
         import vl_convert
     except ImportError:
-        raise MissingDependencyError("figures need altair and vl-convert-python: pip install lcprune") from None
+        raise MissingDependencyError(_MISSING) from None
     return vl_convert
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    logger.warning("%s", text)

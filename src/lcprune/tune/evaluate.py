@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lcprune import bf16
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
 from lcprune.tune.step import autocast
@@ -52,10 +53,12 @@ def evaluate(
         batch_size: images at a time.
         limit: use at most so many images.
         device: None for the GPU where there is one.
-        precision: "fp32" or "bf16".
+        precision: "fp32", "bf16", or "auto": bf16 where it works.
         workers: processes that decode image files.
     """
     where = pick_device(device)
+    bf16.refuse_network(model, where, TuneError)
+    precision = bf16.settle(precision, where, TuneError)
     training = model.training
     model.to(where).eval()
     total = torch.zeros((), dtype=torch.float64)
@@ -103,6 +106,7 @@ def recalibrate(
     if images < 2:
         raise TuneError(f"images={images}: statistics need at least two")
     where = pick_device(device)
+    bf16.refuse_network(model, where, TuneError)
     training, momenta = model.training, [norm.momentum for norm in norms]
     model.to(where).eval()
     try:

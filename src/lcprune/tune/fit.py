@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from lcprune import bf16
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
 from lcprune.tune.distributed import join
@@ -87,7 +88,9 @@ def fit(
     folder = None if run_dir is None else Path(run_dir)
     if folder is not None and not resume and (folder / "checkpoint.safetensors").exists():
         raise TuneError(f"{folder} holds a run already: pass resume=True to go on with it, or choose another folder")
-    world = join(pick_device(device))
+    where = pick_device(device)
+    recipe = settled(recipe, model, where)
+    world = join(where)
     try:
         run = Run(model, dataset, recipe, folder, teacher, world, workers)
         with _settings(world.device, model):
@@ -100,6 +103,16 @@ def fit(
         return _result(run)
     finally:
         world.leave()
+
+
+def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
+    """The recipe with the precision that it comes to on a device.
+
+    Raises:
+        TuneError: in a precision that does not work there.
+    """
+    bf16.refuse_network(model, device, TuneError)
+    return replace(recipe, precision=bf16.settle(recipe.precision, device, TuneError))
 
 
 def _result(run: Run) -> FitResult:

@@ -36,7 +36,7 @@ class Recipe:
         temperature: of the distillation.
         augment: crop and flip.
         recalibrate: measure batch-norm statistics anew on so many training images at the end; 0 for no.
-        precision: "fp32" or "bf16" (autocast; weights stay fp32).
+        precision: "fp32", "bf16" (autocast; weights stay fp32), or "auto": bf16 on a GPU, and on a CPU where it works.
         channels_last: keep channels innermost in memory while training: faster on GPUs and on CPUs.
         cuda_graph: on a GPU, capture the whole step once and replay it.
         compile: run the network through torch.compile.
@@ -78,8 +78,8 @@ class Recipe:
             raise TuneError(f"lr={self.lr}: expected a positive number")
         if self.schedule not in ("step", "cosine"):
             raise TuneError(f"schedule={self.schedule!r}: expected 'step' or 'cosine'")
-        if self.precision not in ("fp32", "bf16"):
-            raise TuneError(f"precision={self.precision!r}: expected 'fp32' or 'bf16'")
+        if self.precision not in ("fp32", "bf16", "auto"):
+            raise TuneError(f"precision={self.precision!r}: expected 'fp32', 'bf16' or 'auto'")
         for name in ("distill", "label_smoothing", "momentum"):
             if not 0 <= getattr(self, name) <= 1:
                 raise TuneError(f"{name}={getattr(self, name)}: expected a number from 0 to 1")
@@ -120,7 +120,7 @@ _PRESETS = {
     "baseline": Recipe(),
     "finetune": Recipe("finetune", epochs=60, lr=0.01, milestones=(18, 36, 48)),
     "imagenet": Recipe(
-        "imagenet", epochs=30, lr=1e-4, milestones=(20,), batch_size=256, weight_decay=1e-4, precision="bf16"
+        "imagenet", epochs=30, lr=1e-4, milestones=(20,), batch_size=256, weight_decay=1e-4, precision="auto"
     ),
     "transfer": Recipe(
         "transfer", epochs=60, lr=1e-4, head_lr=1e-3, milestones=(48,), batch_size=64, weight_decay=1e-4

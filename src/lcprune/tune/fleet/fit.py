@@ -16,7 +16,7 @@ from lcprune.data import Dataset
 from lcprune.errors import TuneError
 from lcprune.tune.distributed import World
 from lcprune.tune.evaluate import pick_device
-from lcprune.tune.fit import FitResult, _result, _settings
+from lcprune.tune.fit import FitResult, _result, _settings, settled
 from lcprune.tune.fleet.member import Member
 from lcprune.tune.fleet.run import Fleet, Looks, LostMembers
 from lcprune.tune.fleet.stack import Layout
@@ -114,13 +114,15 @@ def make_fleet(
 ) -> Fleet:
     """A fleet that is ready to be prepared; arguments as of `fit_fleet`."""
     count = len(plans)
+    where = pick_device(device)
+    recipe = settled(recipe, original, where)
     seeds = [recipe.seed] * count if seeds is None else list(seeds)
     cuts = [plan.apply(original) for plan in plans] if models is None else list(models)
     places: list[Path | None] = [None] * count if folders is None else list(folders)
     _refuse(recipe, teacher, {"seeds": len(seeds), "run_dirs": len(places), "models": len(cuts)}, count)
     if folders is not None and len({folder.resolve() for folder in folders}) < count:
         raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, folders))}")
-    world = World(0, 1, pick_device(device))
+    world = World(0, 1, where)
     members = [
         Member(number, cut, Layout(original, plan), dataset, replace(recipe, seed=seed), folder, world)
         for number, (cut, plan, seed, folder) in enumerate(zip(cuts, plans, seeds, places, strict=True))

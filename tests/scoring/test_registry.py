@@ -13,7 +13,7 @@ import torch
 
 import lcprune
 from lcprune.errors import MetricError
-from lcprune.metrics import _registry
+from lcprune.scoring import _registry
 
 
 @pytest.fixture

@@ -1,127 +1,45 @@
-"""Ways to choose what goes, by name: `method=` of `prune`, listed by `lcprune.methods()`.
-
-@lcprune.methods.register("mine", needs_data=False)
-def mine(task):
-    return Choice(task.ranking.select(task.limits))
-"""
+"""Uniform, naive, scheduled and layer-compensated pruning: what is ranked, learned and kept."""
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from types import ModuleType
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from lcprune import baselines  # noqa: F401  (they register themselves: whoever gets `methods` from here gets all)
 from lcprune.errors import ConfigError, SearchError
 from lcprune.evaluate import Evaluator
+from lcprune.method import Method, methods
 from lcprune.search import Found, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.select import Limits
 from lcprune.task import Choice, Kept, Task
+
+__all__ = ["compensate", "learn", "methods", "reselect"]
 
 logger = logging.getLogger("lcprune")
 
 # Of what the network is better than guessing: with less than this, a cut network is no better than guessing.
 _LEFT = 0.1
 
-Function = TypeVar("Function", bound=Callable[..., Choice])
 
-
-@dataclass(frozen=True)
-class Method:
-    """A way to choose units.
-
-    Attributes:
-        name: what users call it.
-        function: `Task -> Choice`.
-        needs_data: whether it judges networks by their loss.
-        summary: the first line of its docstring.
-        options: dataclass of its own settings, which a task then holds; None if it has none.
-    """
-
-    name: str
-    function: Callable[[Task], Choice]
-    needs_data: bool
-    summary: str
-    options: type[Any] | None = None
-
-    def read_options(self, given: Mapping[str, Any] | None) -> Any:
-        """The method's own settings: its defaults, changed as the user says.
-
-        Raises:
-            ConfigError: there is no such setting.
-        """
-        known = [item.name for item in fields(self.options)] if self.options else []
-        strange = sorted(set(given or {}) - set(known))
-        if strange:
-            has = f"has the options {', '.join(known)}" if known else "has no options"
-            raise ConfigError(f"method {self.name!r} {has}, not {', '.join(map(repr, strange))}")
-        return self.options(**(given or {})) if self.options else None
-
-
-_METHODS: dict[str, Method] = {}
-
-
-def register(name: str, needs_data: bool = False, options: type[Any] | None = None) -> Callable[[Function], Function]:
-    """Decorator that makes a function `Task -> Choice` available as `method=name`.
-
-    Args:
-        name: what users call it.
-        needs_data: whether it cannot do without.
-        options: dataclass of settings of its own, with defaults; `prune(options=...)` changes them.
-
-    Raises:
-        ConfigError: the name is taken.
-    """
-
-    def add(function: Function) -> Function:
-        if name in _METHODS:
-            raise ConfigError(f"method {name!r} exists already; choose another name")
-        summary = (function.__doc__ or "").strip().split("\n")[0]
-        _METHODS[name] = Method(name, function, needs_data, summary, options)
-        return function
-
-    return add
-
-
-def names() -> tuple[str, ...]:
-    """Every method that can be named, sorted."""
-    return tuple(sorted(_METHODS))
-
-
-def get(name: str) -> Method:
-    """The method of that name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if name not in _METHODS:
-        near = difflib.get_close_matches(str(name), names(), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"there is no method {name!r}.{hint} There are {', '.join(names())}")
-    return _METHODS[name]
-
-
-@register("uniform")
+@methods.register("uniform")
 def uniform(task: Task) -> Choice:
     """The same share of every group stays."""
     return Choice(task.ranking.uniform(task.limits))
 
 
-@register("naive")
+@methods.register("naive")
 def naive(task: Task) -> Choice:
     """One global ranking by the metric alone: the lowest go until the limit holds."""
     return Choice(task.ranking.select(task.limits))
 
 
-@register("schedule")
+@methods.register("schedule")
 def schedule(task: Task) -> Choice:
     """The shares that the user gives for each group; limits are checked, if there are any."""
     if not task.schedule:
@@ -130,7 +48,7 @@ def schedule(task: Task) -> Choice:
     return Choice(kept, meta={"schedule": dict(task.schedule)})
 
 
-@register("lcp", needs_data=True)
+@methods.register("lcp", needs_data=True)
 def lcp(task: Task) -> Choice:
     """Layer-compensated pruning: the global ranking by metric + beta, beta learned by search."""
     started = time.perf_counter()
@@ -250,15 +168,3 @@ def _precise(task: Task) -> Callable[[Kept], float] | None:
         return objective(full_loss, evaluator.loss(kept))
 
     return difference
-
-
-class _Methods(ModuleType):
-    """The module itself can be called: `lcprune.methods()` lists what there is."""
-
-    def __call__(self) -> tuple[str, ...]:
-        return names()
-
-
-sys.modules[__name__].__class__ = _Methods
-
-__all__ = ["Choice", "Method", "Task", "get", "names", "register"]

@@ -7,11 +7,11 @@ from torch import nn
 
 from lcprune.evaluate.prepare import call
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.metrics._context import Context
-from lcprune.metrics._features import feature_maps, per_position, spread
-from lcprune.metrics._pass import batches, evaluating
-from lcprune.metrics._registry import register
-from lcprune.metrics._units import FloatArray, Key, sum_units, wide
+from lcprune.scoring._context import Context
+from lcprune.scoring._features import feature_maps, per_position, spread
+from lcprune.scoring._pass import batches, evaluating
+from lcprune.scoring._registry import register
+from lcprune.scoring._units import FloatArray, Key, sum_units, wide
 
 
 @register("max_activation_variance", needs_data=True)

@@ -13,8 +13,8 @@ from torch.utils import _pytree as pytree
 from lcprune.errors import MetricError
 from lcprune.evaluate.prepare import call
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.metrics._context import Context
 from lcprune.progress import Progress
+from lcprune.scoring._context import Context
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import lcprune
-from lcprune import methods
+from lcprune.choosing import methods, reselect
 from lcprune.compensations import LEARN, choose
 from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
@@ -248,7 +248,7 @@ def _held(
         return plan, plan.apply(task.graph.model)
 
     def again(ms: float) -> Kept | None:
-        return methods.reselect(own, choice, methods.get(method), tightened(limits, clock, ms))
+        return reselect(own, choice, methods.get(method), tightened(limits, clock, ms))
 
     keep = None if folder is None else folder / f"{method}-{index}-{HELD}"
     plan, _, outcome = hold(clock, given, units, cut, again, keep, task.resume)

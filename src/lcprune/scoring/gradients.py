@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import torch
 
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.metrics._context import Context
-from lcprune.metrics._features import feature_maps, per_position, spread
-from lcprune.metrics._pass import batches, evaluating, total_loss
-from lcprune.metrics._registry import register
-from lcprune.metrics._units import FloatArray, Key, members, rows, sum_units, tensor_of, wide
+from lcprune.scoring._context import Context
+from lcprune.scoring._features import feature_maps, per_position, spread
+from lcprune.scoring._pass import batches, evaluating, total_loss
+from lcprune.scoring._registry import register
+from lcprune.scoring._units import FloatArray, Key, members, rows, sum_units, tensor_of, wide
 
 
 @register("taylor", needs_data=True)

@@ -1,0 +1,117 @@
+"""What `import lcprune` gives, what it costs, and what has to be installed for it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lcprune
+from lcprune.cli import app
+from lcprune.toml import read_toml
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = [name for name, _ in app._COMMANDS]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A new Python process."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_dir_shows_what_is_public_and_nothing_else() -> None:
+    code = "import lcprune; first = dir(lcprune); lcprune.prune, lcprune.pareto; print(first == dir(lcprune), *first)"
+    same, *names = run("-c", code).stdout.split()
+    assert same == "True"
+    assert [name for name in names if not name.startswith("__")] == sorted(lcprune.__all__)
+
+
+def test_every_public_name_is_there_after_a_bare_import() -> None:
+    code = "import lcprune; print(*(f'{name}={type(getattr(lcprune, name)).__name__}' for name in lcprune.__all__))"
+    kinds = dict(pair.split("=") for pair in run("-c", code).stdout.split())
+    assert kinds.keys() == set(lcprune.__all__)
+    modules = {name for name, kind in kinds.items() if kind == "module"}
+    assert modules == {"baselines", "data", "engine", "export", "latency", "models", "report", "tune"}
+    run("-c", "from lcprune import *; prune, Plan, methods.register, metrics.score, export.export, tune.fit")
+
+
+def test_importing_every_module_hides_no_public_name() -> None:
+    """A module of the same name would take the place of a function."""
+    public = {name: getattr(lcprune, name) for name in lcprune.__all__}
+    for module in pkgutil.iter_modules(lcprune.__path__, "lcprune."):
+        if not module.name.endswith("__main__"):
+            __import__(module.name)
+    assert {name: getattr(lcprune, name) for name in lcprune.__all__} == public
+
+
+def test_other_names_do_not_exist() -> None:
+    with pytest.raises(AttributeError, match="module 'lcprune' has no attribute 'prunee'"):
+        lcprune.prunee  # noqa: B018
+
+
+@pytest.mark.parametrize("first", ["lcprune.methods()", "lcprune.methods.names()", "[lcprune.methods.get('amc').name]"])
+def test_the_baselines_are_among_the_methods_whatever_is_used_first(first: str) -> None:
+    assert "amc" in run("-c", f"import lcprune; print(*{first})").stdout.split()
+
+
+def test_a_name_of_ours_cannot_be_taken() -> None:
+    with pytest.raises(lcprune.ConfigError, match="'lcp' exists already"):
+        lcprune.methods.register("lcp")(lambda task: None)
+    with pytest.raises(lcprune.MetricError, match="'l2' exists already"):
+        lcprune.metrics.register("l2")(lambda graph: None)
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+def test_help_does_not_wait_for_pytorch() -> None:
+    imported = re.findall(r"\| +([\w.]+)$", run("-X", "importtime", "-m", "lcprune", "--help").stderr, re.M)
+    assert "lcprune.cli.app" in imported
+    assert not {"torch", "numpy", "altair"} & set(imported)
+
+
+def test_no_command_needs_pytorch_to_show_its_options() -> None:
+    code = (
+        "import sys; from lcprune.cli import main\n"
+        f"codes = [main([command, '--help']) for command in {COMMANDS}]\n"
+        "print(codes, 'torch' in sys.modules, file=sys.stderr)"
+    )
+    done = run("-c", code)
+    assert done.stderr.strip() == f"{[0] * len(COMMANDS)} False"
+    assert all(f"lcprune {command}" in done.stdout for command in COMMANDS)
+
+
+# -- what is installed -----------------------------------------------------------------------------------------------
+
+# Packages of extras, and what PyTorch brings along.
+OPTIONAL = {"accelerate", "cmaes", "fsspec", "onnx", "onnxruntime", "onnxscript", "PIL", "ray", "timm", "torchvision"}
+OPTIONAL |= {"triton", "vl_convert"}
+
+
+def imports(folder: Path) -> set[str]:
+    found = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add(str(node.module))
+    return {name.split(".")[0] for name in found} - set(sys.stdlib_module_names) - {"lcprune"}
+
+
+def test_what_is_installed_by_default_is_what_is_used() -> None:
+    project = read_toml(ROOT / "pyproject.toml")["project"]
+    core = {re.split(r"[><=;\[ ]", name)[0] for name in project["dependencies"]}
+    assert imports(ROOT / "src" / "lcprune") - OPTIONAL - {"tomllib"} == core
