@@ -6,7 +6,7 @@ import base64
 import html
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -47,21 +47,23 @@ def write_report(
         raise ConfigError(f"nothing to report: {', '.join(str(run.path) for run in runs)} holds no records yet")
     figures = make_figures(records)
     target = Path(path)
-    write_figures(figures, Path(figure_folder) if figure_folder else target.parent / "figures")
+    drawn = {figure.name: svg(figure) for figure in figures}
+    write_figures(drawn, Path(figure_folder) if figure_folder else target.parent / "figures")
     with atomic_write(target) as temporary:
-        temporary.write_text(page(records, figures), encoding="utf-8")
+        temporary.write_text(page(records, figures, drawn), encoding="utf-8")
     return target
 
 
-def page(records: Records, figures: Sequence[Figure]) -> str:
-    """The page as text."""
+def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) -> str:
+    """The page as text; `drawn` holds the figures as SVG, by name."""
     title = html.escape(records.title)
     embedded = {
         "specs": {f.name: {**f.spec, "usermeta": {"name": f.name}} for f in figures},
         "configs": {mode: vega_config(mode) for mode in ("light", "dark")},
         "columns": {"metric": len({row.get("metric") for row in records.metric})},
     }
-    sections = [_table_section(records), *map(_figure_section, figures), _configuration_section(records)]
+    pictures = [_figure_section(figure, drawn[figure.name]) for figure in figures]
+    sections = [_table_section(records), *pictures, _configuration_section(records)]
     return "\n".join(
         [
             "<!doctype html>",
@@ -138,9 +140,9 @@ def _table_section(records: Records) -> str:
     return f'<section id="table"><h2>Networks</h2><div class="scroll">{table}</div></section>'
 
 
-def _figure_section(figure: Figure) -> str:
+def _figure_section(figure: Figure, drawn: str) -> str:
     # The drawn-once picture is what printers and browsers without scripts show.
-    picture = base64.b64encode(svg(figure).encode()).decode()
+    picture = base64.b64encode(drawn.encode()).decode()
     return (
         f'<section class="{"wide" if figure.wide else "half"}"><h2>{html.escape(figure.title)}</h2>'
         f'<p class="caption">{html.escape(figure.caption)}</p>'
