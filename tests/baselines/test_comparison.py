@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import method_tables
 import method_times
@@ -44,6 +45,13 @@ def test_the_least_validation_loss_is_chosen() -> None:
         comparison.choose(grid[3:], rows[3:])
 
 
+class Here(ThreadPoolExecutor):
+    """Cells in this process; what a pool of processes is told besides their number does not matter here."""
+
+    def __init__(self, jobs: int, *_: object) -> None:
+        super().__init__(jobs)
+
+
 def test_rounds_that_choose_see_no_test_image_and_a_stopped_run_goes_on(tmp_path, monkeypatch, capfd) -> None:
     words = ["train", "digits_resnet", "--data", "digits", "--epochs", "1", "--device", "cpu", "--quiet", "--no-report"]
     assert main([*words, "--out", str(tmp_path / "cells" / "train")]) == 0
@@ -77,6 +85,7 @@ def test_rounds_that_choose_see_no_test_image_and_a_stopped_run_goes_on(tmp_path
     # Finished cells are not made again.
     cells = {path: path.stat().st_mtime_ns for path in options.out.glob("cells/*/records/results.json")}
     options.jobs = 1
+    monkeypatch.setattr(comparison, "ProcessPoolExecutor", Here)
     comparison.digits(options)
     assert {path: path.stat().st_mtime_ns for path in cells} == cells and len(cells) == 5
     assert json.loads(options.results.read_text())["rows"] == results["rows"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from contextlib import nullcontext
 
@@ -69,6 +70,18 @@ def same(first, second) -> bool:
     return first.plan.kept == second.plan.kept and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(plain, digits):
+    """`uninterrupted(method)`: what a method gives, and how often it asked for a loss; made once."""
+
+    @functools.cache
+    def run(method: str):
+        counted = Counted()
+        return prune(plain, digits, method, loss_fn=counted), counted.calls
+
+    return run
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_limit_and_floor_hold_and_the_cut_is_exact(method, network, digits) -> None:
     before = copy.deepcopy(network.model.state_dict())
@@ -92,11 +105,11 @@ def test_widths_and_other_limits_hold(method, plain, digits) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_same_seed_gives_the_same_network(method, plain, digits) -> None:
-    first = prune(plain, digits, method, seed=3)
+def test_the_same_seed_gives_the_same_network(method, plain, digits, uninterrupted) -> None:
+    first, _ = uninterrupted(method)
     torch.manual_seed(12345)  # the process's own random numbers must not matter
     np.random.seed(12345)  # noqa: NPY002
-    assert same(first, prune(plain, digits, method, seed=3))
+    assert same(first, prune(plain, digits, method))
 
 
 @pytest.mark.parametrize("method", RANDOM)
@@ -107,30 +120,30 @@ def test_another_seed_is_another_trial(method, plain, digits) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_interrupted_run_goes_on_to_the_same_network(method, plain, digits, tmp_path, monkeypatch) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_network(
+    method, plain, digits, uninterrupted, tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
-    whole = Counted()
-    expected = prune(plain, digits, method, loss_fn=whole)
-    if whole.calls:
+    expected, calls = uninterrupted(method)
+    if calls:
         with pytest.raises(KeyboardInterrupt):
-            prune(plain, digits, method, loss_fn=Counted(stop=whole.calls * 3 // 4), run_dir=tmp_path)
+            prune(plain, digits, method, loss_fn=Counted(stop=calls * 3 // 4), run_dir=tmp_path)
         with pytest.raises(lcprune.LcpruneError, match="resume=True"):
             prune(plain, digits, method, loss_fn=Counted(), run_dir=tmp_path)
     rest = Counted()
     assert same(expected, prune(plain, digits, method, loss_fn=rest, run_dir=tmp_path, resume=True))
-    assert not whole.calls or rest.calls < 0.75 * whole.calls
+    assert not calls or rest.calls < 0.75 * calls
     # Only methods that leave something behind can know that it belongs to another run.
-    with pytest.raises(lcprune.LcpruneError, match=r"macs|another") if whole.calls else nullcontext():
+    with pytest.raises(lcprune.LcpruneError, match=r"macs|another") if calls else nullcontext():
         prune(plain, digits, method, loss_fn=Counted(), run_dir=tmp_path, resume=True, macs=0.4)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_interrupted_early_goes_on_to_the_same_network(method, plain, digits, tmp_path) -> None:
-    whole = Counted()
-    expected = prune(plain, digits, method, loss_fn=whole)
-    if whole.calls:  # nothing, or not much, has been kept by then
+def test_a_run_interrupted_early_goes_on_to_the_same_network(method, plain, digits, uninterrupted, tmp_path) -> None:
+    expected, calls = uninterrupted(method)
+    if calls:  # nothing, or not much, has been kept by then
         with pytest.raises(KeyboardInterrupt):
-            prune(plain, digits, method, loss_fn=Counted(stop=whole.calls // 4 + 1), run_dir=tmp_path)
+            prune(plain, digits, method, loss_fn=Counted(stop=calls // 4 + 1), run_dir=tmp_path)
     assert same(expected, prune(plain, digits, method, loss_fn=Counted(), run_dir=tmp_path, resume=True))
 
 

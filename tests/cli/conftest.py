@@ -69,6 +69,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def halved(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Run folders of that network at half its MACs, cut by `naive` and by `uniform`; to be read, not written."""
+    folders = {method: tmp_path_factory.mktemp("halved") / method for method in ("naive", "uniform")}
+    for method, folder in folders.items():
+        arguments = ["prune", trained, "--macs", "50%", "--method", method, "--out", folder, "--no-report", "--quiet"]
+        assert main([str(argument) for argument in [*arguments, *QUICK]]) == 0
+    return folders
+
+
 @pytest.fixture
 def quick() -> list[str]:
     return list(QUICK)

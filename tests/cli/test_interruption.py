@@ -4,42 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "lcprune", "prune"]
-SETTINGS = [
-    "--macs", "50%", "--epochs", "36", "--device", "cpu", "--no-report", "--set", "search.pool=8",
-    "--set", "search.iterations=8", "--set", "search.images=256",
-]  # fmt: skip
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+SCRIPT = Path(__file__).with_name("interrupted.py")
 
 
-def interrupted_when(condition: Callable[[], bool], *arguments: str) -> str:
-    """Start the command, press Ctrl-C when `condition` holds, and return what it said."""
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    return err
+def interrupted(*words: object) -> str:
+    """Run a command in a process that is interrupted, and return what it said."""
+    command = [sys.executable, *map(str, (SCRIPT, *words))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
+    return done.stderr
 
 
 def results(folder: Path) -> list[tuple[float, float]]:
@@ -48,20 +28,20 @@ def results(folder: Path) -> list[tuple[float, float]]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_was_done_and_resume_gives_the_same_network(trained, tmp_path):
-    whole = tmp_path / "whole"
-    command = [*COMMAND, str(trained), *SETTINGS, "--out", str(whole), "-q"]
-    subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True)
+def test_ctrl_c_keeps_what_was_done_and_resume_gives_the_same_network(lcprune, trained, quick, tmp_path):
+    prune = ["prune", trained, "--macs", "50%", "--epochs", 2, *quick, "--no-report"]
+    whole, folder = tmp_path / "whole", tmp_path / "half"
+    assert lcprune(*prune, "--out", whole, "-q").code == 0
 
-    folder = tmp_path / "half"
+    said = interrupted("search", 5, *prune, "--out", folder)
+    assert f"go on with: lcprune prune --out {folder} --resume" in said
     network = folder / "networks" / "lcp-50-pc"
-    searching, tuning = network / "search.jsonl", network / "tuning" / "metrics.jsonl"
-    said = interrupted_when(searching.is_file, str(trained), *SETTINGS, "--out", str(folder))
-    assert f"go on with: lcprune prune --out {folder} --resume" in said and "Traceback" not in said
-    assert not tuning.exists()
-    interrupted_when(tuning.is_file, "--out", str(folder), "--resume")
+    assert (network / "search.jsonl").read_bytes().count(b"\n") == 1 + 5 and not (network / "tuning").exists()
+
+    interrupted("tuning", 15, "prune", "--out", folder, "--resume")  # of the 10 steps of each epoch
+    assert (network / "tuning" / "metrics.jsonl").read_bytes().count(b"\n") == 1
     assert len(results(folder)) == 1
-    subprocess.run([*COMMAND, "--out", str(folder), "--resume", "-q"], env=ENVIRONMENT, check=True)
+    assert lcprune("prune", "--out", folder, "--resume", "-q").code == 0
 
     assert results(folder) == results(whole)
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

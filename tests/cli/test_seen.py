@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lcprune.cli import demo
-from lcprune.runs import Run
+from lcprune.cli import demo, main
+from lcprune.runs import Run, version
 
 COMMANDS = ["demo", "inspect", "train", "prune", "pareto", "tune", "evaluate", "latency", "export", "report", "compare"]
 
@@ -28,19 +27,20 @@ def test_every_command_has_examples_in_its_help(lcprune, command):
     assert "Examples:" in said.out and f"lcprune {command}" in said.out.split("Examples:")[1]
 
 
-def test_python_m_lcprune_is_the_same_program():
-    done = subprocess.run([sys.executable, "-m", "lcprune", "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.startswith("lcprune ")) == (0, True), done.stderr
+def test_python_m_lcprune_is_the_same_program(lcprune):
+    said = lcprune("--version")
+    assert (said.code, said.out) == (0, f"lcprune {version()}\n"), said.err
     done = subprocess.run([sys.executable, "-m", "lcprune", "nonsense"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    assert done.returncode == 2 and done.stderr == lcprune("nonsense").err
 
 
-def test_the_shell_can_complete_commands():
+def test_the_shell_can_complete_commands(monkeypatch, capfd):
     asked = {"COMP_WORDS": "lcprune exp", "COMP_CWORD": "1", "_LCPRUNE_COMPLETE": "complete_bash"}
-    done = subprocess.run(
-        [sys.executable, "-m", "lcprune"], env={**os.environ, **asked}, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == ["export"]
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert not left.value.code and capfd.readouterr().out.split() == ["export"]
 
 
 def test_inspect_shows_layers_groups_and_what_is_frozen(lcprune):
@@ -81,6 +81,7 @@ def test_the_demo_goes_the_whole_way_and_goes_on(lcprune, monkeypatch):
     monkeypatch.setattr(demo, "TRAINING", {**demo.TRAINING, "epochs": 2})
     monkeypatch.setattr(demo, "TUNING", {**demo.TUNING, "epochs": 1})
     monkeypatch.setattr(demo, "SEARCH", {"pool": 4, "iterations": 4, "images": 128})
+    monkeypatch.setattr(demo, "LATENCY", {"batch_sizes": (1, 2), "rounds": 2})
     said = lcprune("demo")
     assert said.code == 0, said.err
     rows = Run.open("runs/demo").records("results")

@@ -49,31 +49,31 @@ def test_without_data_there_are_naive_and_uniform(lcprune):
     assert "accuracy" not in said.json["results"][1]
 
 
-def test_tune_takes_up_a_pruned_network_with_its_teacher(lcprune, trained, quick):
-    lcprune("prune", trained, "--macs", "50%", "--method", "naive", "--out", "half", *quick, "--no-report", "-q")
-    said = lcprune("tune", "half", "--epochs", 2, "--set", "tune.distill=0.5", "--out", "tuned", "--json", "-q")
+def test_tune_takes_up_a_pruned_network_with_its_teacher(lcprune, halved):
+    said = lcprune(
+        "tune", halved["naive"], "--epochs", 2, "--set", "tune.distill=0.5", "--out", "tuned", "--json", "-q"
+    )
     assert said.code == 0, said.err
     tuned = said.json["results"][-1]
     assert tuned["accuracy"] > tuned["accuracy_before"]
-    assert tuned["macs"] == Run.open("half").records("results")[-1]["macs"]
+    assert tuned["macs"] == Run.open(halved["naive"]).records("results")[-1]["macs"]
     again = lcprune("evaluate", "tuned", "--json", "--device", "cpu")
     assert again.json["accuracy"] == pytest.approx(tuned["accuracy"])
     assert Run.open("tuned").file("report.html").is_file()
 
 
 @pytest.mark.parametrize(("form", "name"), [("onnx", "n.onnx"), ("torch", "n.pt2"), ("safetensors", "n")])
-def test_export_writes_a_network_that_was_compared(lcprune, trained, quick, form, name, tmp_path):
-    lcprune("prune", trained, "--macs", "50%", "--method", "uniform", "--out", "half", *quick, "--no-report", "-q")
-    said = lcprune("export", "half", "--format", form, "--out", name, "--json")
+def test_export_writes_a_network_that_was_compared(lcprune, halved, form, name, tmp_path):
+    said = lcprune("export", halved["uniform"], "--format", form, "--out", name, "--json")
     assert said.code == 0, said.err
     assert said.json["max_error"] < 1e-4 and (tmp_path / name).exists()
-    assert lcprune("export", "half", "--format", form, "--out", name).code == 2
+    assert lcprune("export", halved["uniform"], "--format", form, "--out", name).code == 2
 
 
 def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, quick, tmp_path):
     said = lcprune(
         "compare", trained, "--macs", "50%", "--methods", "uniform,naive", "--seeds", 2, "--epochs", 1,
-        "--out", "cmp", *quick, "-q",
+        "--out", "cmp", *quick, "--no-report", "-q",
     )  # fmt: skip
     assert said.code == 0, said.err
     assert said.out.count("±") == 4
@@ -86,7 +86,7 @@ def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, quick
 
 
 def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
-    said = lcprune("pareto", trained, "--macs", "60%,40%", "--out", "front", *quick, "--json", "-q")
+    said = lcprune("pareto", trained, "--macs", "60%,40%", "--out", "front", *quick, "--no-report", "--json", "-q")
     assert said.code == 0, said.err
     rows = {row["network"]: row for row in said.json["results"]}
     assert len(rows) == 7
@@ -103,19 +103,8 @@ def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
 
 
 def test_pareto_tunes_its_networks_as_one_where_that_is_faster(lcprune, trained, quick, monkeypatch):
-    words = (
-        "pareto",
-        trained,
-        "--macs",
-        "60%,40%",
-        "--methods",
-        "naive,uniform",
-        "--epochs",
-        "1",
-        *quick,
-        "--json",
-        "-q",
-    )
+    words = ["pareto", trained, "--macs", "60%,40%", "--methods", "naive", "--epochs", "1", *quick]
+    words += ["--no-report", "--json", "-q"]
     alone = lcprune(*words, "--out", "alone")
     asked = []
 
@@ -126,29 +115,15 @@ def test_pareto_tunes_its_networks_as_one_where_that_is_faster(lcprune, trained,
     monkeypatch.setattr(errands, "fit_fleet", spy)
     monkeypatch.setattr(errands, "_fleets_pay", lambda device: True)
     together = lcprune(*words, "--out", "together")
-    assert (alone.code, together.code, asked) == (0, 0, [4]), together.err
+    assert (alone.code, together.code, asked) == (0, 0, [2]), together.err
     for ours, theirs in zip(together.json["results"], alone.json["results"], strict=True):
         assert ours.get("loss_before") == theirs.get("loss_before")
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=0.02), "the same tuning, to rounding"
-    assert len(Run.open("together").records("training")) == 4
+    assert len(Run.open("together").records("training")) == 2
 
 
-def test_report_from_several_runs_names_them(lcprune, trained, quick, tmp_path):
-    for method in ("naive", "uniform"):
-        lcprune(
-            "prune",
-            trained,
-            "--macs",
-            "50%",
-            "--method",
-            method,
-            "--out",
-            method,
-            *quick,
-            "--no-report",
-            "-q",
-        )
-    said = lcprune("report", "naive", "uniform", "--out", "both/page.html", "--json")
+def test_report_from_several_runs_names_them(lcprune, halved, tmp_path):
+    said = lcprune("report", halved["naive"], halved["uniform"], "--out", "both/page.html", "--json")
     assert said.code == 0, said.err
     assert "naive: naive 50 %" in (tmp_path / "both/page.html").read_text()
     assert (tmp_path / "both/figures/frontier_macs.png").is_file()
@@ -161,11 +136,9 @@ def test_latency_measures_networks_side_by_side(lcprune, trained):
     assert all(row["ms"] > 0 for row in said.json["latency"])
 
 
-def test_a_pruned_network_can_be_pruned_again(lcprune, trained, quick):
-    lcprune("prune", trained, "--macs", "60%", "--method", "naive", "--out", "one", *quick, "--no-report", "-q")
-    said = lcprune(
-        "prune", "one", "--macs", "60%", "--method", "naive", "--out", "two", *quick, "--no-report", "--json"
-    )
+def test_a_pruned_network_can_be_pruned_again(lcprune, halved, quick):
+    again = ["prune", halved["naive"], "--macs", "60%", "--method", "naive", *quick, "--no-report", "--json"]
+    said = lcprune(*again, "--out", "two")
     assert said.code == 0, said.err
     again = lcprune("evaluate", "two", "--json", "--device", "cpu")
     assert again.json["accuracy"] == pytest.approx(said.json["results"][-1]["accuracy"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +14,7 @@ import lcprune
 from lcprune import Search
 from lcprune.schedule import limit_schedule
 
-SHORT = Search(pool=5, iterations=6, sample=3, images=128, recalibrate=False)
+SHORT = Search(pool=5, iterations=6, sample=3, images=64, recalibrate=False)
 
 
 def tuner(digits, log=None):
@@ -40,6 +43,7 @@ def test_every_round_meets_its_limit_and_builds_on_the_tuned_one(trained, digits
         trained.model,
         digits.example,
         macs=[0.75, 0.58, 0.5],
+        graph=trained.graph,
         data=digits.train,
         search=SHORT,
         tune=tuner(digits, sizes),
@@ -85,12 +89,7 @@ def test_a_tuner_may_return_another_network(plain, digits) -> None:
 
 
 def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_path) -> None:
-    settings = {
-        "macs": [0.7, 0.5, 0.3],
-        "data": digits.train,
-        "search": SHORT,
-        "progress": False,
-    }
+    settings = rounds(plain, digits)
     whole = lcprune.prune(plain.model, digits.example, tune=tuner(digits), **settings)
 
     calls: list[int] = []
@@ -120,12 +119,31 @@ def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_p
     assert same(loaded, whole.model)
 
 
+@pytest.fixture(scope="module")
+def broken_off(plain, digits, tmp_path_factory) -> Path:
+    """The folder of a run of three rounds that came to the end of the first."""
+    folder = tmp_path_factory.mktemp("rounds") / "run"
+
+    def breaks(model) -> None:
+        if (folder / "step-01" / "step.json").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=folder, **rounds(plain, digits))
+    return folder
+
+
+def rounds(plain, digits) -> dict[str, object]:
+    common = {"graph": plain.graph, "search": SHORT, "progress": False}
+    return {"macs": [0.7, 0.5, 0.3], "data": digits.train, **common}
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"macs": [0.6, 0.5, 0.3]}, "limits: "),
         (
-            {"search": Search(pool=5, iterations=7, sample=3, images=128, recalibrate=False)},
+            {"search": Search(pool=5, iterations=7, sample=3, images=64, recalibrate=False)},
             "search.iterations: 6 then, 7 now",
         ),
         ({"metric": "l1"}, "metric: 'l2' then, 'l1' now"),
@@ -133,19 +151,13 @@ def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_p
         ({"data": "held_out"}, "images: "),
     ],
 )
-def test_rounds_of_another_run_are_refused(change, named, plain, digits, tmp_path) -> None:
-    settings = {"macs": [0.7, 0.5, 0.3], "data": digits.train, "search": SHORT, "progress": False}
-
-    def breaks(model) -> None:
-        if (tmp_path / "step-01" / "step.json").exists():
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=tmp_path, **settings)
+def test_rounds_of_another_run_are_refused(change, named, plain, digits, broken_off, tmp_path) -> None:
     if change.get("data") == "held_out":
         change = {"data": digits.held_out}
+    shutil.copytree(broken_off, tmp_path / "run")
+    settings = {**rounds(plain, digits), **change, "run_dir": tmp_path / "run", "resume": True}
     with pytest.raises(lcprune.ConfigError, match=named):
-        lcprune.prune(plain.model, digits.example, run_dir=tmp_path, resume=True, **{**settings, **change})
+        lcprune.prune(plain.model, digits.example, **settings)
 
 
 def test_limit_schedules(plain) -> None:

@@ -18,7 +18,14 @@ def frontier(network, digits, **settings):
     return lcprune.pareto(
         network.model,
         digits.example,
-        **{"data": digits.train, "macs": LIMITS, "search": SHORT, "progress": False, **settings},
+        **{
+            "data": digits.train,
+            "macs": LIMITS,
+            "graph": network.graph,
+            "search": SHORT,
+            "progress": False,
+            **settings,
+        },
     )
 
 

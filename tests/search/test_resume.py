@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
+import killed_search
 import pytest
 import torch
 
@@ -19,13 +18,7 @@ import lcprune
 from lcprune import Search
 from lcprune.search import read_records
 
-SCRIPT = Path(__file__).with_name("killed_run.py")
 SHORT = Search(pool=6, iterations=10, sample=3, images=128, recalibrate=False)
-
-
-def start(folder: Path, weights: Path, pause: float, *more: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(SCRIPT), str(folder), str(weights), str(pause), *more]
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def lines(folder: Path) -> int:
@@ -35,31 +28,23 @@ def lines(folder: Path) -> int:
 
 @pytest.mark.slow
 def test_sigkill_and_resume(plain, tmp_path) -> None:
-    weights = tmp_path / "weights.pt"
+    weights, killed = tmp_path / "weights.pt", tmp_path / "killed"
     torch.save(plain.model.state_dict(), weights)
-    assert start(tmp_path / "whole", weights, 0.0).wait(timeout=300) == 0
-
-    killed = tmp_path / "killed"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     # Killed twice: in the first pool, and among the mutations.
-    for pause, until, more in ((0.05, 8, ()), (0.05, 30, ("resume",))):
-        process = start(killed, weights, pause, *more)
-        try:
-            deadline = time.monotonic() + 300
-            while lines(killed) < until and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert process.poll() is None, "the run ended before it could be killed"
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert not (killed / "outcome.json").exists()
-        assert until <= lines(killed) < 61
+    for count in (8, 30):
+        command = [sys.executable, killed_search.__file__, str(killed), str(weights), str(count - lines(killed))]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert lines(killed) == count
     with open(killed / "search.jsonl", "ab") as torn:  # as if the kill had come in the middle of a line
         torn.write(b'{"iteration": 99, "loss": 0.')
 
-    assert start(killed, weights, 0.0, "resume").wait(timeout=300) == 0
-    whole, resumed = (json.loads((tmp_path / name / "outcome.json").read_text()) for name in ("whole", "killed"))
-    assert resumed == whole
-    assert len(whole["history"]) == 60
+    whole, resumed = (killed_search.prune(folder, weights) for folder in (tmp_path / "whole", killed))
+    assert [replace(r, seconds=0) for r in resumed.history] == [replace(r, seconds=0) for r in whole.history]
+    assert resumed.plan.kept == whole.plan.kept and len(whole.history) == 60
+    found = resumed.model.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in whole.model.state_dict().items())
     assert len(read_records(killed / "search.jsonl")[1]) == 60
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from torch import nn
 
 from lcprune import data
 from lcprune.data import Augmentation, Dataset
+
+sys.path.insert(0, str(Path(__file__).parent))  # killed_training
 
 
 class Small(nn.Module):

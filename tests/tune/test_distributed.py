@@ -19,8 +19,6 @@ pytestmark = [
 ]
 
 SCRIPT = """
-import sys
-sys.path[:0] = {path!r}
 import torch
 from lcprune import data, models, tune
 torch.set_num_threads(1)
@@ -28,7 +26,7 @@ torch.manual_seed(0)
 model = models.build("digits_resnet")
 kinds = [type(module) for module in model.modules()]
 recipe = tune.recipe("baseline", epochs=2, batch_size=640, lr=0.02)
-tune.fit(model, data.load("digits"), recipe, run_dir=sys.argv[1], progress=False, device="cpu")
+tune.fit(model, data.load("digits"), recipe, run_dir=FOLDER, progress=False, device="cpu")
 assert [type(module) for module in model.modules()] == kinds
 """
 
@@ -40,24 +38,26 @@ def free_port() -> int:
 
 
 def run(folder: Path, processes: int) -> None:
-    script = folder.parent / "script.py"
-    script.write_text(SCRIPT.format(path=sys.path))
-    launcher = []
-    if processes > 1:
-        launcher = [
-            "-m",
-            "torch.distributed.run",
-            f"--nproc-per-node={processes}",
-            f"--master-port={free_port()}",
-        ]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
+    """Train in so many processes, told of one another as torchrun tells them; in this one if it is alone."""
+    script = SCRIPT.replace("FOLDER", repr(str(folder)))
+    if processes == 1:
+        exec(script, {})
+        return
+    world = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "OMP_NUM_THREADS": 1}
+    ours = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ours |= {name: str(value) for name, value in world.items()}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={**ours, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+    for child in children:
+        _, errors = child.communicate(timeout=240)
+        assert child.returncode == 0, errors
 
 
 def test_two_gloo_processes_have_the_loss_curve_of_one(tmp_path: Path) -> None:

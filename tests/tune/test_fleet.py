@@ -23,22 +23,25 @@ from lcprune.tune.fleet.layers import fleet_network
 from lcprune.tune.fleet.stack import Layout
 
 SEEDS = [3, 5, 3]
-# Few steps: rounding grows with each. With another seed, weights differ by 2e-3 and more.
-RECIPE = tune.recipe("finetune", epochs=2, batch_size=640)
-TOLERANCE = 2e-4
+BATCH = 160
+# Few and small steps: rounding grows with each, to 6e-6 here. With another seed, networks differ by 4e-3 and more.
+RECIPE = tune.recipe("finetune", epochs=2, batch_size=BATCH, lr=0.002)
+TOLERANCE = 5e-5
 
 
 @pytest.fixture(scope="module")
 def digits() -> Dataset:
-    return data.load("digits")
+    """Two steps an epoch, and an image left over."""
+    whole = data.load("digits")
+    return replace(whole, train=whole.train.subset(range(2 * BATCH + 1)))
 
 
 @pytest.fixture(scope="module")
-def network(digits: Dataset) -> nn.Module:
+def network() -> nn.Module:
     torch.manual_seed(0)
     model = models.build("digits_resnet")
     recipe = tune.recipe("baseline", epochs=3, batch_size=128)
-    return tune.fit(model, digits, recipe, progress=False, device="cpu").model.eval()
+    return tune.fit(model, data.load("digits"), recipe, progress=False, device="cpu").model.eval()
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,12 @@ def alone(network: nn.Module, plan: Plan, digits: Dataset, seed: int, **more: ob
 def together(network: nn.Module, plans: list[Plan], digits: Dataset, **more: object) -> list[tune.FitResult]:
     settings = {"recipe": RECIPE, "seeds": SEEDS, "progress": False, "device": "cpu", **more}
     return tune.fit_fleet(network, plans, digits, **settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def apart(network: nn.Module, plans: list[Plan], digits: Dataset) -> list[nn.Module]:
+    """What `fit` makes of each cut."""
+    return [alone(network, plan, digits, seed).model for plan, seed in zip(plans, SEEDS, strict=True)]
 
 
 def test_gradients_are_those_of_the_cuts(network: nn.Module, plans: list[Plan]) -> None:
@@ -97,7 +106,7 @@ def test_gradients_are_those_of_the_cuts(network: nn.Module, plans: list[Plan]) 
     "changes",
     [
         {},
-        {"label_smoothing": 0.1, "head_lr": 0.02, "schedule": "cosine"},
+        {"label_smoothing": 0.1, "head_lr": 0.004, "schedule": "cosine"},
         {"momentum": 0.0, "augment": False, "eval_every": 2},
     ],
 )
@@ -157,7 +166,7 @@ def test_a_teacher_teaches_all_members(network: nn.Module, plans: list[Plan], di
     seen: list[int] = []
     teacher.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
     results = together(network, plans, digits, recipe=recipe, teacher=teacher.train())
-    assert set(seen) == {3 * 640} and teacher.training
+    assert set(seen) == {3 * BATCH} and teacher.training
     for result, plan, seed in zip(results, plans, SEEDS, strict=True):
         close(result.model, alone(network, plan, digits, seed, recipe=recipe, teacher=network).model)
     with pytest.raises(TuneError, match="needs a teacher"):
@@ -165,7 +174,7 @@ def test_a_teacher_teaches_all_members(network: nn.Module, plans: list[Plan], di
 
 
 def test_a_stopped_fleet_goes_on_as_fleet_or_alone(
-    network: nn.Module, plans: list[Plan], digits: Dataset, tmp_path: Path
+    network: nn.Module, plans: list[Plan], digits: Dataset, apart: list[nn.Module], tmp_path: Path
 ) -> None:
     folders = [tmp_path / str(number) for number in range(3)]
     part = together(network, plans, digits, run_dirs=folders, max_seconds=0.0)
@@ -179,21 +188,20 @@ def test_a_stopped_fleet_goes_on_as_fleet_or_alone(
         together(network, plans, digits, run_dirs=folders, resume=True)
     two = together(network, plans[:2], digits, seeds=SEEDS[:2], run_dirs=folders[:2], resume=True)
     last = alone(network, plans[2], digits, SEEDS[2], run_dir=folders[2], resume=True)
-    for result, plan, seed in zip([*two, last], plans, SEEDS, strict=True):
+    for result, expected in zip([*two, last], apart, strict=True):
         assert result.finished and len(result.history) == 2
-        close(result.model, alone(network, plan, digits, seed).model)
+        close(result.model, expected)
 
 
 def test_fit_s_checkpoints_are_taken_up_by_a_fleet(
-    network: nn.Module, plans: list[Plan], digits: Dataset, tmp_path: Path
+    network: nn.Module, plans: list[Plan], digits: Dataset, apart: list[nn.Module], tmp_path: Path
 ) -> None:
     folders = [tmp_path / str(number) for number in range(3)]
     for plan, seed, folder in zip(plans, SEEDS, folders, strict=True):
         assert not alone(network, plan, digits, seed, run_dir=folder, max_seconds=0.0).finished
-    for result, plan, seed in zip(
-        together(network, plans, digits, run_dirs=folders, resume=True), plans, SEEDS, strict=True
-    ):
-        close(result.model, alone(network, plan, digits, seed).model)
+    results = together(network, plans, digits, run_dirs=folders, resume=True)
+    for result, expected in zip(results, apart, strict=True):
+        close(result.model, expected)
 
 
 def test_looks_see_the_networks_after_so_many_steps(network: nn.Module, plans: list[Plan], digits: Dataset) -> None:
@@ -206,7 +214,7 @@ def test_looks_see_the_networks_after_so_many_steps(network: nn.Module, plans: l
 
         return keep
 
-    steps = len(digits.train) // 640
+    steps = len(digits.train) // BATCH
     together(network, plans, digits, looks={step: look(step) for step in (0, 2, steps + 1)})
     assert list(seen) == [0, 2, steps + 1]
     for number, plan in enumerate(plans):
@@ -216,7 +224,7 @@ def test_looks_see_the_networks_after_so_many_steps(network: nn.Module, plans: l
 
 
 def test_a_lost_member_is_named_and_the_others_are_kept(
-    network: nn.Module, plans: list[Plan], digits: Dataset, tmp_path: Path
+    network: nn.Module, plans: list[Plan], digits: Dataset, apart: list[nn.Module], tmp_path: Path
 ) -> None:
     cuts = [plan.apply(network) for plan in plans]
     with torch.no_grad():
@@ -228,7 +236,7 @@ def test_a_lost_member_is_named_and_the_others_are_kept(
     assert [(folder / "checkpoint.safetensors").exists() for folder in folders] == [True, False, True]
     for number in (0, 2):
         result = alone(network, plans[number], digits, SEEDS[number], run_dir=folders[number], resume=True)
-        close(result.model, alone(network, plans[number], digits, SEEDS[number]).model)
+        close(result.model, apart[number])
 
 
 class Selecting(Plan):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import killed_training
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,99 +20,66 @@ from torch import nn
 from lcprune import tune
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
-from lcprune.tune import interrupt
+from lcprune.tune import checkpoint, interrupt
+from lcprune.tune.step import Stepper
 
 Make = Callable[..., nn.Module]
 
-SCRIPT = """
-import sys, time
-sys.path[:0] = {path!r}
-import torch
-from lcprune import data, tune
-from lcprune.tune.step import Stepper
-from tests_tune_small import Small
-
-torch.set_num_threads(1)
-class Slow(Stepper):
-    def step(self, position):
-        time.sleep({pause})
-        super().step(position)
-import lcprune.tune.run
-lcprune.tune.run.Stepper = Slow
-torch.manual_seed(0)
-print("ready", flush=True)
-tune.fit(Small(), data.load("digits"), tune.recipe("baseline", epochs=4, batch_size=128, lr=0.05),
-         run_dir={run!r}, resume=True, progress=False, checkpoint_seconds={every})
-"""
-
-SMALL = """
-from torch import nn
-class Small(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
-                         nn.Dropout(0.2), nn.Linear(288, 10))
-"""
+SCRIPT = Path(__file__).with_name("killed_training.py")
 
 
-def start(folder: Path, run: Path, pause: float, every: float) -> subprocess.Popen[str]:
-    (folder / "tests_tune_small.py").write_text(SMALL)
-    script = SCRIPT.format(path=[*sys.path, str(folder)], run=str(run), pause=pause, every=every)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    assert child.stdout is not None and child.stdout.readline() == "ready\n", child.communicate()[1]
-    return child
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("tune") / "whole"
+    killed_training.fit(folder)
+    return folder
 
 
-def finish(child: subprocess.Popen[str]) -> None:
-    _, errors = child.communicate(timeout=120)
-    assert child.returncode == 0, errors
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def same_run(folder: Path, whole: Path) -> bool:
+    expected, got = (load_file(one / "model.safetensors") for one in (whole, folder))
+    lines = [(one / "metrics.jsonl").read_text().count("\n") for one in (whole, folder)]
+    return lines == [4, 4] and all(torch.equal(value, got[name]) for name, value in expected.items())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", [0.0, 0.15])
-def test_sigkill_and_resume_give_the_weights_of_an_uninterrupted_run(tmp_path: Path, every: float) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(start(tmp_path, whole, 0, every))
-    child = start(tmp_path, broken, 0.03, every)
-    wait_for((broken / "checkpoint.safetensors").exists)
-    time.sleep(0.2)
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    assert not (broken / "model.safetensors").exists(), "killed too late to show anything"
-    finish(start(tmp_path, broken, 0, every))
-    expected, got = load_file(whole / "model.safetensors"), load_file(broken / "model.safetensors")
-    assert all(torch.equal(value, got[name]) for name, value in expected.items())
-    lines = [(folder / "metrics.jsonl").read_text().count("\n") for folder in (whole, broken)]
-    assert lines == [4, 4]
+@pytest.mark.parametrize(
+    ("place", "count", "every", "kept", "recorded"),
+    [
+        ("checkpoint", 15, 1e-9, (1, 4), 1),  # one checkpoint a step, ten steps an epoch
+        ("record", 2, 0.0, (2, 0), 1),  # one an epoch: it knows of an epoch that the records do not
+    ],
+)
+def test_sigkill_and_resume_give_the_weights_of_an_uninterrupted_run(
+    place: str, count: int, every: float, kept: tuple[int, int], recorded: int, whole: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, SCRIPT, tmp_path, place, count, every]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert checkpoint.place_in(tmp_path / "checkpoint.safetensors") == kept
+    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == recorded
+    killed_training.fit(tmp_path)
+    assert same_run(tmp_path, whole)
 
 
-@pytest.mark.slow
-def test_sigint_saves_in_the_middle_of_an_epoch_and_leaves(tmp_path: Path) -> None:
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(start(tmp_path, whole, 0, 60))
-    child = start(tmp_path, broken, 0.05, 60)
-    wait_for((broken / "metrics.jsonl").exists)
-    time.sleep(0.8)
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
-    assert "KeyboardInterrupt: interrupted in epoch" in errors and "saved in" in errors
-    assert (broken / "checkpoint.safetensors").exists()
-    finish(start(tmp_path, broken, 0, 60))
-    expected, got = load_file(whole / "model.safetensors"), load_file(broken / "model.safetensors")
-    assert all(torch.equal(value, got[name]) for name, value in expected.items())
+def test_sigint_saves_in_the_middle_of_an_epoch_and_leaves(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, calls = Stepper.step, itertools.count(1)
+
+    def interrupted(self: Stepper, position: int) -> None:
+        if next(calls) == 15:
+            signal.raise_signal(signal.SIGINT)
+        step(self, position)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as caught:
+        patch.setattr(Stepper, "step", interrupted)
+        killed_training.fit(tmp_path)
+    assert str(caught.value) == f"interrupted in epoch 2, step 5; saved in {tmp_path}"
+    assert checkpoint.place_in(tmp_path / "checkpoint.safetensors") == (1, 5)
+    killed_training.fit(tmp_path)
+    assert same_run(tmp_path, whole)
 
 
 def quick(**changes: object) -> tune.Recipe:

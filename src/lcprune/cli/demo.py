@@ -30,6 +30,7 @@ LIMITS, METHODS = (0.5, 0.25), ("uniform", "naive", "lcp")
 SEARCH = {"pool": 40, "iterations": 120, "images": 1000}
 TRAINING = {"epochs": 30, "lr": 0.1, "batch_size": 64, "schedule": "cosine"}
 TUNING = {"epochs": 10, "lr": 0.02, "batch_size": 64, "schedule": "cosine"}
+LATENCY: dict[str, Any] = {"batch_sizes": (1, 16, 64), "rounds": 9}
 
 
 def demo(
@@ -113,6 +114,6 @@ def _measure(study: Study, seed: int) -> None:
     from lcprune.cli.metric_error import record_metric_error
 
     logger.info("measuring latency")
-    record_latency(study, batch_sizes=(1, 16, 64), rounds=9)
+    record_latency(study, **LATENCY)
     logger.info("measuring how the loss moves without single units")
     record_metric_error(study, ["l1", "l2", "taylor"], 4, seed)

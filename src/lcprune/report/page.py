@@ -6,7 +6,7 @@ import base64
 import html
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -47,21 +47,21 @@ def write_report(
         raise ConfigError(f"nothing to report: {', '.join(str(run.path) for run in runs)} holds no records yet")
     figures = make_figures(records)
     target = Path(path)
-    drawn = pictures()
+    drawn = {figure.name: svg(figure) for figure in figures} if pictures() else {}
     if drawn:
-        write_figures(figures, Path(figure_folder) if figure_folder else target.parent / "figures")
+        write_figures(drawn, Path(figure_folder) if figure_folder else target.parent / "figures")
     with atomic_write(target) as temporary:
         temporary.write_text(page(records, figures, drawn), encoding="utf-8")
     return target
 
 
-def page(records: Records, figures: Sequence[Figure], drawn: bool = True) -> str:
+def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) -> str:
     """The page as text.
 
     Args:
         records: what it tells of.
         figures: in their order.
-        drawn: with a picture of each figure too, for printers and browsers without scripts.
+        drawn: figures as SVG by name, for printers and browsers without scripts; may be empty.
     """
     title = html.escape(records.title)
     embedded = {
@@ -71,7 +71,7 @@ def page(records: Records, figures: Sequence[Figure], drawn: bool = True) -> str
     }
     sections = [
         _table_section(records),
-        *(_figure_section(figure, drawn) for figure in figures),
+        *(_figure_section(figure, drawn.get(figure.name)) for figure in figures),
         _configuration_section(records),
     ]
     return "\n".join(
@@ -151,10 +151,10 @@ def _table_section(records: Records) -> str:
     return f'<section id="table"><h2>Networks</h2><div class="scroll">{table}</div></section>'
 
 
-def _figure_section(figure: Figure, drawn: bool) -> str:
+def _figure_section(figure: Figure, drawn: str | None) -> str:
     title, picture = html.escape(figure.title), ""
-    if drawn:  # once, for printers and browsers without scripts
-        data = base64.b64encode(svg(figure).encode()).decode()
+    if drawn is not None:  # once, for printers and browsers without scripts
+        data = base64.b64encode(drawn.encode()).decode()
         picture = f'<img class="paper" alt="{title}" src="data:image/svg+xml;base64,{data}">'
     return (
         f'<section class="{"wide" if figure.wide else "half"}"><h2>{title}</h2>'

@@ -6,6 +6,7 @@ import functools
 import gzip
 import importlib.util
 import logging
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -33,18 +34,18 @@ def svg(figure: Figure) -> str:
     return _vl_convert().vegalite_to_svg(_on_paper(figure))
 
 
-def png(figure: Figure, scale: float = 2.0) -> bytes:
-    """The figure for white paper; `scale` 2 is about 144 dots per inch."""
-    return _vl_convert().vegalite_to_png(_on_paper(figure), scale=scale)
+def png(drawn: str, scale: float = 2.0) -> bytes:
+    """Pixels of what `svg` drew; `scale` 2 is about 144 dots per inch."""
+    return _vl_convert().svg_to_png(drawn, scale=scale)
 
 
-def write_figures(figures: list[Figure], folder: Path) -> None:
-    """Write every figure as SVG and PNG into `folder`."""
-    for figure in figures:
-        with atomic_write(folder / f"{figure.name}.svg") as path:
-            path.write_text(svg(figure), encoding="utf-8")
-        with atomic_write(folder / f"{figure.name}.png") as path:
-            path.write_bytes(png(figure))
+def write_figures(drawn: Mapping[str, str], folder: Path) -> None:
+    """Write every figure, drawn as SVG and by name, as SVG and PNG into `folder`."""
+    for name, picture in drawn.items():
+        with atomic_write(folder / f"{name}.svg") as path:
+            path.write_text(picture, encoding="utf-8")
+        with atomic_write(folder / f"{name}.png") as path:
+            path.write_bytes(png(picture))
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from zoo.entry import enter
 
 
-@enter(prunable=("conv", "middle"), frozen=("head",))
+@enter(prunable=("conv", "middle"), frozen=("head",), units={"conv": 4, "middle": 4})
 class SplitByAttribute(nn.Module):
     """torch.split(x, self.width, 1), as in Res2Net."""
 
@@ -25,7 +25,7 @@ class SplitByAttribute(nn.Module):
         return self.head(torch.cat([self.middle(first), second], 1))
 
 
-@enter(prunable=("conv1", "convs.0", "convs.1"), frozen=("fc",))
+@enter(prunable=("conv1", "convs.0", "convs.1"), frozen=("fc",), units={"conv1": 4, "convs.0": 4, "convs.1": 4})
 class Res2NetBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class PartialConv(nn.Module):
         return torch.cat((self.conv(first), second), 1)
 
 
-@enter(prunable=("stem", "expand", "reduce"), frozen=("fc",))
+@enter(prunable=("stem", "expand", "reduce"), frozen=("fc",), units={"stem": 3, "expand": 16, "reduce": 3})
 class FasterNetBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class FasterNetBlock(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
-@enter(prunable=("conv",), frozen=("head",))
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 4})
 class ViewGroups(nn.Module):
     """view(b, self.groups, -1, h, w): a number of parts that stays."""
 
@@ -96,7 +96,7 @@ class ViewGroups(nn.Module):
         return self.head(x.view(b, self.groups, -1, h, w).sum(1))
 
 
-@enter(prunable=("conv",), frozen=("head",))
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 4})
 class ViewGroupWidth(nn.Module):
     """view(b, -1, self.group_width, h, w): a width that shrinks, or a number of parts that does."""
 
@@ -213,7 +213,7 @@ class OptionAConcatenated(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
-@enter(prunable=("conv",), frozen=("head",))
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 4})
 class HeadsByAttribute(nn.Module):
     """view(b, self.heads, self.head_dim, -1): the usual multi-head layout, one of the two shrinks."""
 

@@ -11,7 +11,11 @@ from zoo.entry import enter
 from zoo.moves import shuffle
 
 
-@enter(prunable=("stem", "left.1", "right.0", "right.2", "right.3"), frozen=("fc",))
+@enter(
+    prunable=("stem", "left.1", "right.0", "right.2", "right.3"),
+    frozen=("fc",),
+    units={"stem": 8, "left.1": 3, "right.0": 6, "right.2": 6, "right.3": 3},
+)
 class ShuffleNetUnit(nn.Module):
     """A strided unit, then one that splits, transforms half, concatenates and shuffles."""
 
@@ -99,7 +103,7 @@ class CrossStagePartial(nn.Module):
         return self.fc(F.silu(self.merge(x)).mean((2, 3)))
 
 
-@enter(prunable=("stem", "transform"), frozen=("fc",))
+@enter(prunable=("stem", "transform"), frozen=("fc",), units={"stem": 6, "transform": 6})
 class DualPath(nn.Module):
     """A residual part and a dense part in one tensor, split by an attribute."""
 
@@ -153,7 +157,7 @@ class RollThenGrouped(nn.Module):
         return self.head(F.relu(self.grouped(torch.roll(F.relu(self.conv(x)), 2, 1))))
 
 
-@enter(prunable=("conv",), frozen=("head",))
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 4})
 class GroupedThenRoll(nn.Module):
     """Units of two channels that a roll carries past one another."""
 

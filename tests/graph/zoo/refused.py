@@ -26,7 +26,7 @@ class PaddedByConstant(nn.Module):
         return self.fc(F.relu(y + self.conv2(F.relu(self.hidden(x)))).mean((2, 3)))
 
 
-@enter(prunable=("hidden",), frozen=("fc",), pinned={"conv2": (0, 1, 2, 9, 10, 11)})
+@enter(prunable=("hidden",), frozen=("fc",), pinned={"conv2": (0, 1, 2, 9, 10, 11)}, units={"hidden": 5})
 class PaddedByLambda(nn.Module):
     """The same number, kept in a closure: the usual option-A shortcut."""
 
@@ -45,7 +45,7 @@ class PaddedByLambda(nn.Module):
         return self.fc(F.relu(y + self.conv2(F.relu(self.hidden(x)))).mean((2, 3)))
 
 
-@enter(prunable=("first",), frozen=("conv", "fc"))
+@enter(prunable=("first",), frozen=("conv", "fc"), units={"first": 5})
 class HardCodedView(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class HardCodedView(nn.Module):
         return self.fc(F.relu(x).view(-1, 8, 36).mean(-1))
 
 
-@enter(prunable=("first",), frozen=("conv", "fc"))
+@enter(prunable=("first",), frozen=("conv", "fc"), units={"first": 5})
 class HardCodedFlatten(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class HardCodedFlatten(nn.Module):
         return self.fc(F.relu(self.conv(F.relu(self.first(x)))).view(-1, 288))
 
 
-@enter(prunable=("first",), frozen=("conv", "head"))
+@enter(prunable=("first",), frozen=("conv", "head"), units={"first": 5})
 class HardCodedUnflatten(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class HardCodedUnflatten(nn.Module):
         return self.head(x.transpose(1, 2).flatten(1, 2))
 
 
-@enter(prunable=("first",), frozen=("conv", "head"))
+@enter(prunable=("first",), frozen=("conv", "head"), units={"first": 5})
 class ConstantGather(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class ConstantGather(nn.Module):
         return self.head(x[:, [6, 0, 3]])
 
 
-@enter(prunable=("first",), frozen=("conv", "head"))
+@enter(prunable=("first",), frozen=("conv", "head"), units={"first": 5})
 class ConstantIndexSelect(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class UnknownOperator(nn.Module):
         return self.head(F.relu(self.after(x)))
 
 
-@enter(prunable=("first",), frozen=("conv", "head"))
+@enter(prunable=("first",), frozen=("conv", "head"), units={"first": 5})
 class UnregisteredConstant(nn.Module):
     """A tensor of channel size that is neither a parameter nor a buffer."""
 
@@ -150,7 +150,7 @@ class UnregisteredConstant(nn.Module):
         return self.head(self.conv(F.relu(self.first(x))) * self.scale)
 
 
-@enter(prunable=("first",), frozen=("conv", "head"))
+@enter(prunable=("first",), frozen=("conv", "head"), units={"first": 5})
 class ConstantMadeInForward(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class ConstantMadeInForward(nn.Module):
         return self.head(x + torch.arange(8, dtype=x.dtype).view(1, 8, 1, 1))
 
 
-@enter(prunable=("first",), frozen=("conv", "head"))
+@enter(prunable=("first",), frozen=("conv", "head"), units={"first": 5})
 class AddedToItsRoll(nn.Module):
     """x + roll(x) ties every channel to its neighbour: nothing can go alone."""
 
@@ -178,7 +178,7 @@ class AddedToItsRoll(nn.Module):
         return self.head(F.relu(x + torch.roll(x, 1, 1)))
 
 
-@enter(prunable=("first",), frozen=("head",), pinned={"conv": (0, 1, 2)})
+@enter(prunable=("first",), frozen=("head",), pinned={"conv": (0, 1, 2)}, units={"first": 5})
 class FixedSlice(nn.Module):
     """x[:, :3] with the number in the code: what is sliced stays, what nobody reads may go."""
 
@@ -193,7 +193,7 @@ class FixedSlice(nn.Module):
         return self.head(x[:, :3])
 
 
-@enter(prunable=("first",), frozen=("conv",))
+@enter(prunable=("first",), frozen=("conv",), units={"first": 5})
 class ChannelsMultiplied(nn.Module):
     """Products between channels reach the output: its shape shows their number."""
 

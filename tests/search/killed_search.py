@@ -1,0 +1,58 @@
+"""A search on a digits network that kills itself at an exact place, however busy the machine is.
+
+python killed_search.py FOLDER WEIGHTS COUNT: once COUNT more lines are in the records
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import digit_networks
+
+import lcprune
+from lcprune.search.records import Records
+
+
+def prune(folder: Path, weights: Path) -> Any:
+    """Prune the network, or go on with it."""
+    images, labels, _, _ = digit_networks.digits()
+    model = digit_networks.plain(width=8)
+    model.load_state_dict(torch.load(weights, weights_only=True))
+    return lcprune.prune(
+        model.eval(),
+        images[:2],
+        macs=0.4,
+        metric="taylor",
+        data=digit_networks.batches(images, labels),
+        search=lcprune.Search(pool=12, iterations=48, sample=4, images=100, recalibrate=False),
+        run_dir=folder,
+        resume=True,
+        progress=False,
+    )
+
+
+def kill_after(count: int) -> None:
+    """End this process without a word after so many lines of records."""
+    write, calls = Records._write, itertools.count(1)
+
+    def counted(self: Records, line: Any) -> None:
+        write(self, line)
+        if next(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Records._write = counted  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    kill_after(int(sys.argv[3]))
+    prune(Path(sys.argv[1]), Path(sys.argv[2]))
