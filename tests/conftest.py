@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from pathlib import Path
@@ -30,12 +29,6 @@ def _same_random_numbers() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (third-party code under test may draw from the global generator)
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests measure in a cache of their own, and the same network once."""
-    os.environ["LCPRUNE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,7 @@ from lcprune.errors import (
 )
 from lcprune.framework import prune
 from lcprune.graph import ChannelGraph, Group, Member, trace
+from lcprune.latency import Latency
 from lcprune.outcome import PruneResult
 from lcprune.pareto import pareto
 from lcprune.plan import Plan
@@ -43,6 +44,7 @@ __all__ = [
     "EngineError",
     "ExportError",
     "Group",
+    "Latency",
     "LatencyError",
     "LcpruneError",
     "Member",

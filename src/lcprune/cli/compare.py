@@ -19,6 +19,7 @@ from lcprune.cli.prune import Report, TrueLoss
 from lcprune.cli.show import listen
 from lcprune.cli.study import ORIGINAL, Study
 from lcprune.files import atomic_write
+from lcprune.limit import Limit
 from lcprune.report.tables import csv_text, latex, markdown, result_table
 from lcprune.runs import Run
 
@@ -72,7 +73,7 @@ def compare(
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
     graph = trace(network)
-    check_reachable(graph, macs, None, min_keep, o.multiple(multiple_of))
+    check_reachable(graph, macs, None, min_keep, multiple_of)
     with open_engine(ctx, search, whole=True) as (machines, search), start_run(ctx, "compare", model) as run:
         study = Study(
             run,
@@ -82,7 +83,7 @@ def compare(
             search,
             metric,
             min_keep,
-            o.multiple(multiple_of),
+            multiple_of,
             not quiet,
             options,
             machines,
@@ -97,7 +98,7 @@ def compare(
     tell(run, json_)
 
 
-def grid(study: Study, methods: Sequence[str], macs: Sequence[float], seeds: int = 1) -> None:
+def grid(study: Study, methods: Sequence[str], macs: Sequence[Limit], seeds: int = 1) -> None:
     """Every method at every limit with every seed."""
     trials = [Errand(method, {"macs": limit}, seed) for limit in macs for method in methods for seed in range(seeds)]
     run_errands(study, [Errand(ORIGINAL), *trials])

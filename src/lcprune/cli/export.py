@@ -11,9 +11,9 @@ from lcprune.cli import options as o
 from lcprune.cli.command import UsageError
 from lcprune.cli.networks import open_network
 from lcprune.cli.show import console, print_json
-from lcprune.cli.sizes import format_count
 from lcprune.export import FORMATS
 from lcprune.export import export as write
+from lcprune.limit import format_count
 
 
 def export(

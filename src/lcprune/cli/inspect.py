@@ -15,7 +15,7 @@ import lcprune
 from lcprune.cli import options as o
 from lcprune.cli.networks import open_data, open_network
 from lcprune.cli.show import console, print_json, print_table
-from lcprune.cli.sizes import format_count
+from lcprune.limit import format_count
 
 
 def inspect(
