@@ -17,6 +17,7 @@ from lcprune import models
 ROOT = Path(__file__).parents[1]
 METHOD = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
 TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+LATENCY = (ROOT / "docs" / "how-to" / "latency.md").read_text(encoding="utf-8")
 
 
 def record(path: str) -> Any:
@@ -203,7 +204,7 @@ def test_macs_guide_a_search_as_well_as_tables_of_layer_times_did() -> None:
                 for way in ("latency", "MACs")
             }
             compared.append(loss["MACs"] <= loss["latency"])
-    assert f"in {sum(compared)} of {len(compared)} rows" in LATENCY
+    assert f"In {sum(compared)} of {len(compared)} rows MACs" in LATENCY
 
 
 def test_held_latencies() -> None:
