@@ -97,7 +97,6 @@ def main() -> None:
                 # Large batches on a CPU take seconds: a few rounds tell enough.
                 rounds = (options.rounds, 3 * options.rounds) if device.type == "cuda" or batch < 16 else (3, 3)
                 ms = latency.measure_networks(runner, cast, inputs, batch, rounds)
-                runner.release()
                 record["pieces"][name] = {"backend": backend, "precision": precision, "batch": batch, "ms": ms}
                 write_json(out, record, indent=1)
                 shown = ", ".join(f"{key} {value / batch:.3f}" for key, value in ms.items())

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from lcprune.framework import prune
     from lcprune.frontier import pareto
     from lcprune.graph import ChannelGraph, Group, Member, trace
+    from lcprune.latency import Latency
     from lcprune.outcome import PruneResult
     from lcprune.plan import Plan
     from lcprune.scoring import metrics
@@ -51,6 +52,7 @@ __all__ = [
     "EngineError",
     "ExportError",
     "Group",
+    "Latency",
     "LatencyError",
     "LcpruneError",
     "Member",
@@ -90,6 +92,7 @@ _HOMES = {
     "ChannelGraph": "graph",
     "Cost": "cost",
     "Group": "graph",
+    "Latency": "latency",
     "Member": "graph",
     "Plan": "plan",
     "PruneResult": "outcome",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 import lcprune
@@ -19,27 +19,20 @@ from lcprune.choosing import methods, reselect
 from lcprune.engine import Engine, make_engine
 from lcprune.evaluate import draw
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.latency.clock import Clock, clock_and_width
+from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.hold import HELD, hold
-from lcprune.latency.limit import (
-    LATENCY,
-    LatencyOutcome,
-    as_limits,
-    last_of,
-    tightened,
-)
+from lcprune.latency.limit import Latency, LatencyOutcome
+from lcprune.limit import COUNT, LATENCY, Limit, Several, parse_limits
 from lcprune.method import Method
 from lcprune.mirror import on_any_file_system
 from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
-from lcprune.schedule import Limit, limit_schedule
+from lcprune.schedule import limit_schedule
 from lcprune.search import Search
 from lcprune.select import Limits, Ranking
-from lcprune.select.limits import Extra
-from lcprune.task import Choice, Kept, Task
+from lcprune.task import Choice, Kept, Task, width_of
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
-    from lcprune.latency import Table
     from lcprune.plan import Plan
 
 logger = logging.getLogger("lcprune")
@@ -52,22 +45,19 @@ def prune(
     model: nn.Module,
     example_inputs: Any,
     *,
-    macs: Limit = None,
-    params: Limit = None,
-    latency_ms: Limit | str = None,
+    macs: Several | None = None,
+    params: Several | None = None,
+    latency: Latency | Several | None = None,
     method: str = "lcp",
     metric: str | Callable[..., Any] = "l2",
     data: Iterable[Any] | None = None,
     loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
     min_keep: float = 0.10,
-    multiple_of: int | str | None = None,
+    multiple_of: int | None = None,
     seed: int = 0,
     search: Search | None = None,
     progress: bool = True,
     schedule: Mapping[str, float] | None = None,
-    latency: Callable[[NDArray[np.int64]], float] | Table | str | os.PathLike[str] | None = None,
-    batch: int = 1,
-    backend: str = "eager",
     tune: Tune | None = None,
     steps: int = 1,
     run_dir: str | os.PathLike[str] | None = None,
@@ -83,12 +73,12 @@ def prune(
     Args:
         model: the trained network; left untouched.
         example_inputs: a tensor, or a tuple of them, that it can be called with.
-        macs: most multiply-adds, as a fraction of the network (at most 1) or absolute; a sequence of them is
-            a schedule for Algorithm 1.
+        macs: most multiply-adds: a share ("50%", or a number up to 1) or an absolute number ("62.7M", 62.7e6); a
+            list of them is a schedule for Algorithm 1.
         params: most parameters, likewise. Several limits mean that all hold.
-        latency_ms: most milliseconds on this device, likewise: a number up to 1 is a share of the network's own
-            latency, one above 1 milliseconds; `"0.8ms"` and `"60%"` say which. The cut network is measured in turns
-            with the original one and, while it misses the limit or leaves much of it unused, cut anew (a few times).
+        latency: most milliseconds, likewise: "60%" of the network's own latency, "3.5ms", or a `Latency` that also says
+            with which batch size and backend. The cut network is measured in turns with the original one and, while it
+            misses the limit or leaves much of it unused, selected again from the same ranking.
         method: one of `lcprune.methods()`.
         metric: one of `lcprune.metrics()`, or a function `graph -> scores`.
         data: iterable of (input, target) batches, for methods and metrics that need it; `search.images`
@@ -96,17 +86,11 @@ def prune(
             `lcprune.data`.
         loss_fn: `loss_fn(output, target)`, a mean over the batch.
         min_keep: share of each group that always stays.
-        multiple_of: kept widths are multiples of this; None is 8 for CUDA in half precision and 1 elsewhere, "auto"
-            reads the steps off the latency table.
+        multiple_of: kept widths are multiples of this; None is 8 for CUDA in half precision and 1 elsewhere.
         seed: of the drawn images and of the search.
         search: settings of the search.
         progress: show bars.
         schedule: group name or pattern -> share to keep, for method="schedule".
-        latency: what predicts the latency: a table or its file, measured elsewhere (then nothing is measured here),
-            or a function from kept counts to milliseconds that never falls when a count grows. None measures a table
-            on this machine, once: it is kept in the cache, and in `run_dir`.
-        batch: samples at a time, for the latency.
-        backend: what runs the network, for the latency: one of `lcprune.latency.BACKENDS`.
         tune: trains the cut network after each step, in place (or returns another one of the same shapes).
         steps: reach the limit in this many rounds of prune, tune and tighten.
         run_dir: folder, here or on any file system of fsspec's (`s3://bucket/run`), for the search's records and, with
@@ -127,30 +111,19 @@ def prune(
     if chosen.needs_data and data is None:
         raise lcprune.errors.DataError(f"method {method!r} needs data=, an iterable of (input, target) batches")
     own = chosen.read_options(options)
-    search = search or Search()
+    search, wanted = search or Search(), Latency.of(latency)
+    macs = None if macs is None else parse_limits(macs, "macs")
+    params = None if params is None else parse_limits(params, "params")
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
     folder = None if run_dir is None else Path(run_dir)
-    clock, width = clock_and_width(
-        graph,
-        latency_ms,
-        latency,
-        multiple_of,
-        folder,
-        batch=batch,
-        backend=backend,
-        resume=resume,
-        progress=progress,
-    )
-    limits = limit_schedule(
-        graph.cost,
-        steps,
-        None if clock is None else clock.predict,
-        macs=macs,
-        params=params,
-        latency_ms=None if clock is None or latency_ms is None else as_limits(latency_ms, clock.whole),
-        whole_ms=None if clock is None else clock.whole,
-    )
+    width = width_of(graph, multiple_of)
+    clock = None if wanted is None else make_clock(graph, wanted, min_keep, width, folder, resume)
+    asked = None if wanted is None else wanted.limits
+    limits = limit_schedule(graph.cost, steps, macs=macs, params=params, latency=asked, clock=clock)
+    if schedule and clock is not None and clock.backend is not None:
+        # A schedule says what stays: its latency is measured, and not refused on the strength of a guess.
+        limits = [limit.without(LATENCY) for limit in limits]
     task = Task(
         graph=graph,
         limits=limits[-1],
@@ -167,7 +140,7 @@ def prune(
         options=own,
         dataset=_dataset_of(data),
     )
-    run = _Run(task, chosen, verify, tune, folder, tuple(ignore), clock, last_of(latency_ms))
+    run = _Run(task, chosen, verify, tune, folder, tuple(ignore), clock, None if asked is None else asked[-1])
     with make_engine(engine) as task.engine:
         task.search = task.engine.settle(search)
         if len(limits) == 1 and tune is None:
@@ -186,7 +159,7 @@ class _Run:
     folder: Path | None
     ignore: tuple[str, ...]
     clock: Clock | None = None
-    latency: float | str | None = None
+    latency: Limit | None = None
 
     def once(self) -> PruneResult:
         task = self.task
@@ -221,8 +194,8 @@ class _Run:
                 continue
             graph = first if model is first.model else lcprune.trace(model, first.example_inputs, ignore=self.ignore)
             clock = None if self.clock is None else self.clock.after(graph, kept)
-            if clock is not self.clock and clock is not None and LATENCY in limit.extra:
-                limit = tightened(limit, clock, clock.whole * Extra(*limit.extra[LATENCY]).limit)
+            if clock is not None and LATENCY in limit.extra:
+                limit = replace(limit, extra={LATENCY: limit.extra[LATENCY]._replace(cost=clock.predict)})
             task = replace(
                 self.task,
                 graph=graph,
@@ -250,23 +223,13 @@ class _Run:
         choice = self.method.function(task)
         graph = task.graph if choice.model is None else replace(task.graph, model=choice.model)
 
-        def cut(kept: Kept) -> tuple[Plan, nn.Module]:
-            plan = task.graph.plan(kept)
-            return plan, plan.apply(graph.model)
-
         latency = None
         if clock is None or self.latency is None:
-            plan, smaller = cut(choice.kept)
+            plan = task.graph.plan(choice.kept)
+            smaller = plan.apply(graph.model)
         else:
-            plan, smaller, latency = hold(
-                clock,
-                self.latency,
-                choice.kept,
-                cut,
-                lambda ms: reselect(task, choice, self.method, tightened(task.limits, clock, ms)),
-                None if task.records is None else task.records.with_name(HELD),
-                task.resume,
-            )
+            keep = None if task.records is None else task.records.with_name(HELD)
+            plan, smaller, latency = hold_choice(task, self.method, choice, clock, self.latency, keep)
         plan = plan.with_meta(
             method=self.method.name,
             metric=task.metric_name,
@@ -280,6 +243,32 @@ class _Run:
         if self.verify:
             check(graph, plan, smaller)
         return smaller, plan, choice, latency
+
+
+def hold_choice(
+    task: Task, method: Method, choice: Choice, clock: Clock, limit: Limit, keep: Path | None
+) -> tuple[Plan, nn.Module, LatencyOutcome]:
+    """Cut what a method chose and hold it to its latency, along the method's own ranking.
+
+    Args:
+        task: what the method was given.
+        method: the method.
+        choice: what it chose.
+        clock: of the network before.
+        limit: on the latency.
+        keep: where the answer is written down; None writes it nowhere.
+    """
+    own = math.inf if task.limits.macs is None else Limit.parse(task.limits.macs).of(task.graph.macs)
+
+    def cut(kept: Kept) -> tuple[Plan, nn.Module]:
+        plan = task.graph.plan(kept)
+        return plan, plan.apply(choice.model or task.graph.model)
+
+    def again(macs: float) -> Kept | None:
+        limits = replace(task.limits.without(LATENCY), macs=Limit(min(own, macs), COUNT))
+        return reselect(task, choice, method, limits)
+
+    return hold(clock, limit, choice.kept, cut, again, keep, task.resume)
 
 
 def _absolute(task: Task) -> dict[str, float]:

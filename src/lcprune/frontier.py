@@ -15,30 +15,24 @@ from numpy.typing import NDArray
 from torch import nn
 
 import lcprune
-from lcprune.choosing import methods, reselect
+from lcprune.choosing import methods
 from lcprune.compensations import LEARN, choose
 from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
 from lcprune.evaluate import draw
+from lcprune.framework import hold_choice
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.latency.clock import Clock, clock_and_width
-from lcprune.latency.hold import HELD, hold
-from lcprune.latency.limit import (
-    LATENCY,
-    LatencyOutcome,
-    as_limits,
-    parse_latency,
-    tightened,
-)
+from lcprune.latency.clock import Clock, make_clock
+from lcprune.latency.hold import HELD
+from lcprune.latency.limit import Latency, LatencyOutcome
+from lcprune.limit import LATENCY, Limit, Written, is_list, parse_limits
 from lcprune.mirror import on_any_file_system
 from lcprune.outcome import check
 from lcprune.search import Record, Search, objective
 from lcprune.select import Limits
-from lcprune.select.limits import Extra
-from lcprune.task import Choice, Kept, Task
+from lcprune.task import Choice, Task, width_of
 
 if TYPE_CHECKING:
-    from lcprune.latency import Table
     from lcprune.plan import Plan
 
 METHODS = ("lcp", "naive", "uniform")
@@ -50,7 +44,7 @@ class Point:
 
     Attributes:
         method: how it was chosen.
-        limit: the limit that it was made for, as given.
+        limit: the limit that it was made for: a share, or an absolute number.
         plan: what it keeps; has `macs` and `params`.
         loss: on the drawn images, before tuning.
         difference: |L(full) - loss|.
@@ -111,21 +105,18 @@ def pareto(
     example_inputs: Any,
     *,
     data: Iterable[Any],
-    macs: Sequence[float] | None = None,
-    params: Sequence[float] | None = None,
-    latency_ms: Sequence[float | str] | None = None,
+    macs: Sequence[Written] | None = None,
+    params: Sequence[Written] | None = None,
+    latency: Latency | Sequence[Written] | None = None,
     learn: str = "sweep",
     compare: Sequence[str] = METHODS,
     metric: str | Callable[..., Any] = "l2",
     loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
     min_keep: float = 0.10,
-    multiple_of: int | str | None = None,
+    multiple_of: int | None = None,
     seed: int = 0,
     search: Search | None = None,
     progress: bool = True,
-    latency: Callable[[NDArray[np.int64]], float] | Table | str | os.PathLike[str] | None = None,
-    batch: int = 1,
-    backend: str = "eager",
     run_dir: str | os.PathLike[str] | None = None,
     resume: bool = False,
     graph: ChannelGraph | None = None,
@@ -141,7 +132,7 @@ def pareto(
         data: iterable of (input, target) batches.
         macs: limits, each as in `prune`.
         params: limits, instead of `macs` or beside it (as many).
-        latency_ms: limits, likewise; each network is measured, and cut anew while it misses its limit.
+        latency: limits, likewise, or a `Latency` that has a list of them; each network is held to its own.
         learn: "sweep" shares the candidates of one search among the limits, the loosest first, and begins at each
             with the best compensations of the one before: a frontier for the price of one search, nowhere worse
             than naive pruning on the search's own objective; `seed` is the first part's, the others' follow from it.
@@ -149,8 +140,7 @@ def pareto(
             search per limit.
         compare: methods whose frontiers are wanted.
         metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify, engine: as in `prune`.
-        latency, batch, backend: as in `prune`.
-        run_dir: folder for the searches' records and the latency table.
+        run_dir: folder for the searches' records and what was measured.
         resume: go on from that folder.
 
     Returns:
@@ -161,22 +151,14 @@ def pareto(
     strange = sorted(set(compare) - set(METHODS))
     if strange:
         raise ConfigError(f"compare={strange} are not methods of a frontier; choose out of {', '.join(METHODS)}")
-    search = search or Search()
+    search, wanted = search or Search(), _listed(latency)
+    columns = _columns(macs, params, wanted)
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
     folder = None if run_dir is None else Path(run_dir)
-    clock, width = clock_and_width(
-        graph,
-        latency_ms,
-        latency,
-        multiple_of,
-        folder,
-        batch=batch,
-        backend=backend,
-        resume=resume,
-        progress=progress,
-    )
-    given, limits = _limits(macs, params, latency_ms, clock)
+    width = width_of(graph, multiple_of)
+    clock = None if wanted is None else make_clock(graph, wanted, min_keep, width, folder, resume)
+    given, limits = _limits(columns, clock)
     task = Task(
         graph=graph,
         limits=limits[0],
@@ -201,10 +183,12 @@ def pareto(
         for method in compare:
             for index, (limit, units) in enumerate(zip(given, kept[method], strict=True)):
                 plan, outcome = None, None
-                if clock is not None and latency_ms is not None:
-                    plan, outcome = _held(
-                        task, clock, latency_ms[index], limits[index], method, units, learned, index, folder
-                    )
+                if clock is not None and wanted is not None:
+                    own = replace(task, limits=limits[index])
+                    own.scores = task.scores
+                    choice = Choice(units, meta=learned[index] if method == "lcp" else {})
+                    keep = None if folder is None else folder / f"{method}-{index}-{HELD}"
+                    plan, _, outcome = hold_choice(own, methods.get(method), choice, clock, wanted.limits[index], keep)
                     units = [np.asarray(plan.kept[group.name]) for group in graph.groups]
                 loss = judge.loss(units)
                 difference = objective(full_loss, loss)
@@ -227,63 +211,46 @@ def pareto(
     return Frontier(tuple(points), full_loss, {given[index]: found for index, found in histories.items()}, beta)
 
 
-def _held(
-    task: Task,
-    clock: Clock,
-    given: float | str,
-    limits: Limits,
-    method: str,
-    units: Kept,
-    learned: Sequence[dict[str, Any]],
-    index: int,
-    folder: Path | None,
-) -> tuple[Plan, LatencyOutcome]:
-    """One network of the frontier, measured, and cut further while it misses its latency."""
-    own = replace(task, limits=limits)
-    own.scores = task.scores
-    choice = Choice(units, meta=learned[index] if method == "lcp" else {})
-
-    def cut(kept: Kept) -> tuple[Plan, nn.Module]:
-        plan = task.graph.plan(kept)
-        return plan, plan.apply(task.graph.model)
-
-    def again(ms: float) -> Kept | None:
-        return reselect(own, choice, methods.get(method), tightened(limits, clock, ms))
-
-    keep = None if folder is None else folder / f"{method}-{index}-{HELD}"
-    plan, _, outcome = hold(clock, given, units, cut, again, keep, task.resume)
-    return plan, outcome
-
-
 def _plain(task: Task) -> Task:
     return replace(task, search=replace(task.search, recalibrate=False, tune_steps=0, prepare=None))
 
 
-def _limits(
-    macs: Sequence[float] | None,
-    params: Sequence[float] | None,
-    latency_ms: Sequence[float | str] | None,
-    clock: Clock | None,
-) -> tuple[list[float], list[Limits]]:
-    columns: dict[str, list[Any]] = {}
-    for name, column in (("macs", macs), ("params", params), (LATENCY, latency_ms)):
-        if column is not None:
-            if isinstance(column, str) or not np.iterable(column):
-                raise ConfigError(f"{name}={column!r} is one limit: a frontier takes a list, {name}=[{column!r}]")
-            columns[name] = list(column)
-    if not columns or not next(iter(columns.values())):
-        raise ConfigError("a frontier needs limits, e.g. macs=[0.2, 0.3, 0.5, 0.7]")
-    if len({len(column) for column in columns.values()}) > 1:
-        sizes = " and ".join(f"{name} has {len(column)} limits" for name, column in columns.items())
-        raise ConfigError(f"{sizes}: give as many of each")
+def _listed(latency: Latency | Sequence[Written] | None) -> Latency | None:
+    """A latency that has a list of limits."""
+    if latency is None:
+        return None
+    _several(LATENCY, latency.limit if isinstance(latency, Latency) else latency)
+    return Latency.of(latency)
+
+
+def _several(name: str, given: Any) -> Any:
+    if not is_list(given):
+        shown = given.written if isinstance(given, Limit) else repr(given)
+        raise ConfigError(f"{name}={shown} is one limit: a frontier takes a list, {name}=[{shown}]")
+    return given
+
+
+def _columns(
+    macs: Sequence[Written] | None, params: Sequence[Written] | None, latency: Latency | None
+) -> dict[str, tuple[Limit, ...]]:
+    """What is limited -> the limits, as many of each."""
+    given = {"macs": macs, "params": params, LATENCY: None if latency is None else latency.limits}
+    columns = {name: parse_limits(_several(name, some), name) for name, some in given.items() if some is not None}
+    sizes = {len(column) for column in columns.values()}
+    if not sizes or 0 in sizes:
+        raise ConfigError("a frontier needs limits, e.g. macs=['20%', '30%', '50%', '70%']")
+    if len(sizes) > 1:
+        told = " and ".join(f"{name} has {len(column)} limits" for name, column in columns.items())
+        raise ConfigError(f"{told}: give as many of each")
+    return columns
+
+
+def _limits(columns: dict[str, tuple[Limit, ...]], clock: Clock | None) -> tuple[list[float], list[Limits]]:
+    """The number that names each network's limit, and all limits that hold for it."""
+    first = next(iter(columns.values()))
     limits = []
-    for index in range(len(next(iter(columns.values())))):
+    for index in range(len(first)):
         own = {name: column[index] for name, column in columns.items()}
-        extra = {}
-        if LATENCY in own and clock is not None:
-            extra[LATENCY] = Extra(clock.predict, as_limits(own.pop(LATENCY), clock.whole), clock.whole)
-        limits.append(Limits(**own, extra=extra))
-    given = next(iter(columns.values()))
-    if LATENCY in columns and len(columns) == 1:
-        given = [parse_latency(value)[0] for value in given]
-    return given, limits
+        extra = {} if clock is None else clock.extra(own[LATENCY])
+        limits.append(Limits(own.get("macs"), own.get("params"), extra))
+    return [limit.number for limit in first], limits

@@ -3,47 +3,42 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from lcprune.cost import Cost
 from lcprune.errors import ConfigError
+from lcprune.latency.clock import Clock
+from lcprune.limit import COUNT, LATENCY, MS, Limit, Several, parse_limits
 from lcprune.select import Limits
-from lcprune.select.limits import Extra, check_limit
-
-Limit = float | Sequence[float] | None
 
 
 def limit_schedule(
     cost: Cost,
     steps: int = 1,
-    latency: Callable[[Any], float] | None = None,
     *,
-    macs: Limit = None,
-    params: Limit = None,
-    latency_ms: Limit = None,
-    whole_ms: float | None = None,
+    macs: Several | None = None,
+    params: Several | None = None,
+    latency: Several | None = None,
+    clock: Clock | None = None,
 ) -> list[Limits]:
     """The limits of each round; absolute if there are several, since later networks are smaller.
 
     Args:
         cost: of the network before the first round.
-        steps: number of rounds for limits given as one number: equal steps from the whole network to it.
-        latency: kept counts -> milliseconds, if `latency_ms` is given.
+        steps: number of rounds for limits given as one: equal steps from the whole network to it.
         macs: a limit, or one per round.
         params: likewise.
-        latency_ms: likewise.
-        whole_ms: latency of the network, of which shares are taken; None asks `latency`.
+        latency: likewise.
+        clock: what predicts the latency; None if there is no limit on it.
 
     Raises:
         ConfigError: sequences of different lengths, or a schedule that grows.
+        BudgetError: something is not a limit.
     """
-    if latency_ms is not None and latency is None:
-        raise ConfigError("latency_ms= needs latency=, a function from kept counts to milliseconds")
-    given: dict[str, Limit] = {"macs": macs, "params": params, "latency_ms": latency_ms}
-    rounds = {len(_values(limit)) for limit in given.values() if _is_sequence(limit)}
+    written = {"macs": macs, "params": params, LATENCY: latency}
+    given = {name: parse_limits(limit, name) for name, limit in written.items() if limit is not None}
+    rounds = {len(limits) for limits in given.values()} - {1}
     if len(rounds) > 1:
         raise ConfigError(f"the schedules of limits have different lengths: {sorted(rounds)}")
     if rounds and steps not in (1, *rounds):
@@ -53,46 +48,26 @@ def limit_schedule(
     if steps < 1 or rounds == {0}:
         raise ConfigError("Algorithm 1 needs at least one step")
     count = rounds.pop() if rounds else steps
-    if count == 1:
-        one = {name: _values(limit)[0] if limit is not None else None for name, limit in given.items()}
-        return [_limits(one, latency, whole_ms)]
-    fulls = {"macs": cost.macs, "params": cost.params, "latency_ms": latency}
-    columns: dict[str, list[float]] = {}
-    whole = None
-    for name, limit in given.items():
-        if limit is not None:
-            known = whole_ms if name == "latency_ms" else None
-            full = float(fulls[name](cost.sizes)) if known is None else known  # type: ignore[misc]
-            columns[name] = _column(name, limit, count, full)
-            if name == "latency_ms":
-                # As shares of the first network: milliseconds below 1 would be taken for shares of a later one.
-                whole, columns[name] = full, [min(1.0, value / full) for value in columns[name]]
-    return [
-        _limits({name: column[index] for name, column in columns.items()}, latency, whole) for index in range(count)
-    ]
+    if count > 1:
+        wholes = {"macs": float(cost.macs(cost.sizes)), "params": float(cost.params(cost.sizes))}
+        wholes[LATENCY] = 0.0 if clock is None else clock.whole
+        given = {name: _column(name, limits, count, wholes[name]) for name, limits in given.items()}
+    found = []
+    for index in range(count):
+        own = {name: limits[index] for name, limits in given.items()}
+        extra = {} if clock is None or LATENCY not in own else clock.extra(own[LATENCY])
+        found.append(Limits(own.get("macs"), own.get("params"), extra))
+    return found
 
 
-def _column(name: str, limit: Limit, count: int, full: float) -> list[float]:
-    for value in _values(limit):
-        check_limit(name, value)
-    absolute = [value * full if value <= 1 else float(value) for value in _values(limit)]
-    if len(absolute) == 1:
-        return [float(value) for value in np.linspace(full, absolute[0], count + 1)[1:]]
-    if any(later > earlier for earlier, later in itertools.pairwise(absolute)):
-        raise ConfigError(f"{name}={list(_values(limit))} grows: Algorithm 1 tightens its limit from step to step")
-    return absolute
-
-
-def _limits(values: dict[str, Any], latency: Callable[[Any], float] | None, whole: float | None = None) -> Limits:
-    extra = {}
-    if values.get("latency_ms") is not None and latency is not None:
-        extra["latency_ms"] = Extra(latency, values["latency_ms"], whole)
-    return Limits(macs=values.get("macs"), params=values.get("params"), extra=extra)
-
-
-def _is_sequence(limit: Limit) -> bool:
-    return isinstance(limit, (Sequence, np.ndarray)) and not isinstance(limit, str)
-
-
-def _values(limit: Limit) -> list[float]:
-    return list(limit) if _is_sequence(limit) else [limit]  # type: ignore[arg-type,list-item]
+def _column(name: str, limits: tuple[Limit, ...], count: int, whole: float) -> tuple[Limit, ...]:
+    """One absolute limit per round."""
+    values = [limit.of(whole) for limit in limits]
+    if any(later > earlier for earlier, later in itertools.pairwise(values)):
+        shown = ", ".join(limit.written for limit in limits)
+        raise ConfigError(f"{name}=[{shown}] grows: Algorithm 1 tightens its limit from step to step")
+    if len(values) == 1:
+        values = np.linspace(whole, values[0], count + 1)[1:].tolist()
+        limits = limits * count
+    unit = MS if name == LATENCY else COUNT
+    return tuple(Limit(value, unit, limit.written) for value, limit in zip(values, limits, strict=True))

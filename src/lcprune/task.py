@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.errors import DataError
+from lcprune.errors import ConfigError, DataError
 from lcprune.evaluate import Evaluator, collate, fingerprint, guessing_loss, make_evaluator, statistics_of
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.scoring import metrics
@@ -194,6 +194,19 @@ def make_ranking(
 ) -> Ranking:
     """A ranking of the graph's units; arguments as for `Ranking`."""
     return Ranking(scores, graph.cost, min_keep, multiple_of, floors)
+
+
+def width_of(graph: ChannelGraph, multiple_of: int | None) -> int:
+    """Of what kept widths are multiples: a whole number as given, or what suits the device if None.
+
+    That is 8 on CUDA in half precision, whose matrix units want it, and 1 elsewhere.
+    """
+    if multiple_of is not None:
+        if isinstance(multiple_of, bool) or not isinstance(multiple_of, (int, np.integer)) or multiple_of < 1:
+            raise ConfigError(f"multiple_of={multiple_of!r}: give a whole number from 1 on, e.g. 8")
+        return int(multiple_of)
+    weight = next(graph.model.parameters())
+    return 8 if weight.device.type == "cuda" and weight.element_size() == 2 else 1
 
 
 def weights_fingerprint(model: nn.Module) -> str:

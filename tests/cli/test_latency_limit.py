@@ -1,83 +1,65 @@
-"""Latency as a limit on the command line: what is typed, what is said, what is kept."""
+"""Latency as a limit on the command line: what is said, what is kept."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from lcprune.cli.options import _latency
-from lcprune.latency import Table, parse_latency
+import lcprune as library
 
 
-def test_prune_to_a_latency_says_limit_predicted_and_measured(lcprune, trained, quick, tmp_path) -> None:
-    arguments = ("--latency", "90%", "--batch", 64, "--method", "naive", "--out", tmp_path / "run", "--no-report")
-    said = lcprune("prune", trained, *arguments, "--json", "--quiet", *quick)
+def table() -> str:
+    """Twice the MACs take twice as long."""
+    graph = library.trace(
+        library.models.build("digits_resnet"), library.models.example_input("digits_resnet", shape=(1, 8, 8))
+    )
+    points = [{"macs": share * graph.macs, "ms": 10 * share} for share in (0.01, 1)]
+    Path("table.json").write_text(json.dumps({"device": "a board", "points": points}))
+    return "table.json"
+
+
+def test_a_measured_latency_is_recorded_and_gone_on_from(lcprune, trained, quick) -> None:
+    # A limit that holds however busy the machine is.
+    arguments = ("--latency", "60000ms", "--macs", "90%", "--batch", 8, "--method", "naive", "--no-report")
+    said = lcprune("prune", trained, *arguments, "--out", "run", "--json", "--quiet", *quick)
     assert said.code == 0, said.err
     row = said.json["results"][-1]
-    assert row["network"] == "naive 90 % latency" and (row["resource"], row["limit"]) == ("latency_ms", 0.9)
-    assert row["latency_limit_ms"] == pytest.approx(0.9 * row["latency_original_ms"])
-    assert row["latency_met"] == (row["latency_ms"] <= row["latency_limit_ms"]) and row["latency_predicted_ms"] > 0
-    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert row["network"] == "naive 90 % and 60000 ms latency" and (row["resource"], row["limit"]) == ("macs", 0.9)
+    assert row["latency_limit_ms"] == 60000 and row["latency_met"] is True and "latency_predicted_ms" not in row
+    assert 0 < row["latency_ms"] < 60000 and row["latency_original_ms"] > 0
+    plan = json.loads(Path("run/plan.json").read_text())
     assert plan["meta"]["latency"]["measured_ms"] == row["latency_ms"]
-    kept = next((tmp_path / "run").glob("networks/*/latency.json"))
-    assert Table.load(kept).batch == 64
+    (kept,) = Path("run").glob("networks/*/latency.json")
+    assert json.loads(kept.read_text())["batch"] == 8 and kept.with_name("held.json").is_file()
     # The folder's own configuration can be gone on with.
-    again = lcprune("prune", trained, "--out", tmp_path / "run", "--resume", "--json", "--quiet")
+    again = lcprune("prune", trained, "--out", "run", "--resume", "--json", "--quiet")
     assert again.code == 0 and again.json["results"][-1] == row, again.err
 
 
-def test_a_table_is_written_and_used(lcprune, trained, quick, tmp_path) -> None:
-    file = tmp_path / "table.json"
-    said = lcprune("latency", trained, "--table", file, "--batch", 64, "--device", "cpu", "--quiet")
-    assert said.code == 0 and "layer shapes, batch 64, eager" in said.out, said.err
-    arguments = ("--latency", "90%", "--table", file, "--method", "uniform", "--no-report", "--multiple-of", "auto")
-    used = lcprune("prune", trained, *arguments, "--out", tmp_path / "run", "--json", "--quiet", *quick)
-    row = used.json["results"][-1]
-    assert used.code == 0 and row["latency_ms"] is None
-    assert row["latency_predicted_ms"] <= row["latency_limit_ms"]
-    blank = lcprune("latency", trained, "--table", tmp_path / "blank.json", "--blank", "--device", "cpu", "--quiet")
-    assert blank.code == 0
-    refused = lcprune(
-        "prune", trained, "--latency", "90%", "--table", tmp_path / "blank.json", "--method", "naive", "--quiet"
-    )
-    assert refused.code == 2 and 'has no "ms": it was not measured' in refused.err
+def test_points_from_another_device_are_a_limit(lcprune, trained, quick) -> None:
+    arguments = ("--latency", "50%", "--latency-table", table(), "--method", "uniform", "--no-report")
+    said = lcprune("prune", trained, *arguments, "--out", "run", "--quiet", *quick)
+    assert said.code == 0 and "predicted (ms)" in said.out and "limit (ms)" in said.out, said.err
+    row = json.loads(Path("run/records/results.json").read_text())[-1]
+    assert row["network"] == "uniform 50 % latency" and (row["resource"], row["limit"]) == ("latency", 0.5)
+    assert row["latency_limit_ms"] == pytest.approx(5.0) and row["latency_ms"] is None
+    assert 4.5 < row["latency_predicted_ms"] <= 5.0 and row["latency_met"] is True
 
 
-def test_a_frontier_of_latencies(lcprune, trained, quick, tmp_path) -> None:
-    arguments = ("--latency", "95%,90%", "--batch", 64, "--methods", "naive,lcp", "--no-report")
-    said = lcprune("pareto", trained, *arguments, "--out", tmp_path / "run", "--json", "--quiet", *quick)
+def test_a_frontier_of_latencies(lcprune, trained, quick) -> None:
+    arguments = ("--latency", "80%,4ms", "--latency-table", table(), "--methods", "naive,lcp", "--no-report")
+    said = lcprune("pareto", trained, *arguments, "--out", "run", "--json", "--quiet", *quick)
     assert said.code == 0, said.err
     rows = [row for row in said.json["results"] if row["method"] != "original"]
-    assert [row["network"] for row in rows] == [f"{m} {s} % latency" for m in ("naive", "lcp") for s in (95, 90)]
-    assert all(row["latency_ms"] and row["latency_limit_ms"] for row in rows)
+    assert [row["network"] for row in rows] == [f"{m} {s} latency" for m in ("naive", "lcp") for s in ("80 %", "4 ms")]
+    assert all(row["latency_predicted_ms"] <= row["latency_limit_ms"] for row in rows)
+    again = lcprune("pareto", trained, "--out", "run", "--resume", "--json", "--quiet")
+    assert again.code == 0 and again.json["results"] == said.json["results"], again.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--latency", "quick"), "3.5ms"),
-        (("--latency", "60%", "--backend", "tpu"), "choose one of eager"),
-        (("--macs", "50%", "--multiple-of", "eight"), "auto"),
-        (("--latency", "60%", "--table", "nowhere.json"), "nowhere.json cannot be read"),
-    ],
-)
-def test_wrong_words_are_refused(lcprune, trained, arguments, message) -> None:
-    said = lcprune("prune", trained, "--method", "naive", "--quiet", *arguments)
-    assert said.code != 0 and message in said.err
-
-
-def test_a_table_that_is_of_no_use_is_refused_before_anything_is_done(lcprune, trained, tmp_path) -> None:
-    (tmp_path / "table.json").write_text("{}")
-    arguments = ("prune", trained, "--method", "naive", "--out", tmp_path / "run", "--table", tmp_path / "table.json")
-    said = lcprune(*arguments, "--macs", "50%")
-    assert said.code == 2 and "--table is for --latency" in said.err
-    said = lcprune(*arguments, "--latency", "50%")
-    assert said.code == 2 and 'table.json: "format" must be' in said.err
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("typed", "kept"), [("0.00001ms", "1e-05ms"), ("1234567.5ms", "1234567.5ms"), ("60%", "60%")])
-def test_a_latency_is_kept_as_it_can_be_read(typed, kept) -> None:
-    assert _latency(typed) == kept and _latency(kept) == kept
-    parse_latency(kept)
+def test_a_table_that_is_of_no_use_is_refused_before_anything_is_done(lcprune, trained) -> None:
+    Path("table.json").write_text("{}")
+    said = lcprune("prune", trained, "--method", "naive", "--latency", "50%", "--latency-table", "table.json")
+    assert said.code == 2 and "table.json must hold two or more points" in said.err and not Path("runs").exists()

@@ -27,6 +27,12 @@ PRUNE = ["prune", "resnet20", "--method", "naive"]
         ([*PRUNE, "--macs", "0"], "more than 0"),
         ([*PRUNE, "--macs", "150%"], "more than the whole network"),
         ([*PRUNE, "--macs", "50"], "did you mean 50%"),
+        ([*PRUNE, "--macs", "3.5ms"], "has the wrong unit"),
+        ([*PRUNE, "--macs", "50%", "--multiple-of", "eight"], "--multiple-of"),
+        ([*PRUNE, "--latency", "quick"], "give milliseconds such as '3.5ms'"),
+        ([*PRUNE, "--latency", "60%", "--backend", "tpu"], "choose one of eager"),
+        ([*PRUNE, "--latency", "60%", "--latency-table", "nowhere.json"], "nowhere.json cannot be read"),
+        ([*PRUNE, "--macs", "50%", "--latency-table", "nowhere.json"], "--latency-table is for --latency"),
         ([*PRUNE, "--macs", "50%", "--metric", "l3"], "no metric 'l3'"),
         ([*PRUNE, "--macs", "50%", "--weights", "none.pt"], "no weights at none.pt"),
         (["prune", "resnet20", "--macs", "50%", "--method", "lcpp"], "Did you mean 'lcp'"),
@@ -46,6 +52,8 @@ PRUNE = ["prune", "resnet20", "--method", "naive"]
             "choose one of 'sweep', 'tightest', 'each'",
         ),
         (["pareto", "digits_resnet", "--data", "digits", "--methods", "schedule"], "not schedule"),
+        (["pareto", "digits_resnet", "--data", "digits", "--macs", "50%,0.5"], "names a limit twice"),
+        (["pareto", "digits_resnet", "--data", "digits", "--macs", ","], "name at least one"),
         (["tune", "--resume"], "--resume needs --out"),
         (["evaluate", "digits_resnet", "--data", "digits", "--device", "cuda:99"], "--device cuda:99"),
         (["nonsense"], "No such command"),
@@ -149,7 +157,7 @@ def test_a_run_without_its_network_is_explained(lcprune, trained):
 def test_resuming_with_other_settings_is_refused(lcprune):
     lcprune(*PRUNE, "--macs", "50%", "--out", "a", "--no-report", "-q")
     said = lcprune("prune", "--out", "a", "--resume", "--macs", "30%", "-q")
-    assert said.code == 2 and "macs=0.5, now it is 0.3" in said.err
+    assert said.code == 2 and "macs='50%', now it is '30%'" in said.err
 
 
 def test_debug_shows_where_it_happened(lcprune):

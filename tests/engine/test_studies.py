@@ -105,7 +105,7 @@ def test_wrong_usage(network, tmp_path, capsys, monkeypatch) -> None:
 def test_a_latency_is_measured_by_the_process_that_leads(network, ray, tmp_path) -> None:
     """A worker shares its machine with others, and may be another kind of machine."""
     out = tmp_path / "run"
-    command = ["prune", network, "--data", "digits", "--method", "naive", "--latency", "95%", "--batch", "64"]
+    command = ["prune", network, "--data", "digits", "--method", "naive", "--latency", "60000ms", "--macs", "90%"]
     more = ["--device", "cpu", "--quiet", "--no-report", "--engine", "ray", "--workers", "1"]
     assert main([*command, *more, "--out", str(out)]) == 0
     lines = [line for line in (out / "log.txt").read_text().splitlines() if "latency: limit" in line]

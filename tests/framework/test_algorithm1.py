@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune import Search
+from lcprune.latency.clock import Clock
 from lcprune.schedule import limit_schedule
 
 SHORT = Search(pool=5, iterations=6, sample=3, images=64, recalibrate=False)
@@ -162,16 +163,22 @@ def test_rounds_of_another_run_are_refused(change, named, plain, digits, broken_
 
 def test_limit_schedules(plain) -> None:
     cost = plain.graph.cost
-    full = float(cost.macs(cost.sizes))
-    assert [limits.macs for limits in limit_schedule(cost, macs=[0.5, 0.25])] == [0.5 * full, 0.25 * full]
-    assert [limits.macs for limits in limit_schedule(cost, 2, macs=0.5 * full)] == [0.75 * full, 0.5 * full]
-    both = limit_schedule(cost, macs=[0.5, 0.25], params=0.3)
-    assert both[0].params > both[1].params == pytest.approx(0.3 * cost.params(cost.sizes))
-    assert [limits.macs for limits in limit_schedule(cost, macs=0.5)] == [0.5]
-    latency = limit_schedule(cost, 2, np.sum, latency_ms=0.5)
-    assert [bound.value for bound in latency[1].bounds(cost)] == [0.5 * np.sum(cost.sizes)]
+    full, whole = float(cost.macs(cost.sizes)), float(np.sum(cost.sizes))
+
+    def values(name: str, **given) -> list[float]:
+        found = [limits.bounds(cost) for limits in limit_schedule(cost, **given)]
+        return [next(bound.value for bound in bounds if bound.name == name) for bounds in found]
+
+    assert values("macs", macs=[0.5, "25%"]) == [0.5 * full, 0.25 * full]
+    assert values("macs", steps=2, macs=0.5 * full) == [0.75 * full, 0.5 * full]
+    assert values("macs", macs=0.5) == values("macs", macs=["50%"]) == [0.5 * full]
+    both = values("params", macs=[0.5, 0.25], params=0.3)
+    assert both[0] > both[1] == pytest.approx(0.3 * cost.params(cost.sizes))
+    clock = Clock(plain.graph, lambda counts: 1e-3 * float(np.sum(counts)), 1e-3 * whole)
+    assert values("latency", steps=2, latency="50%", clock=clock) == pytest.approx([0.75e-3 * whole, 0.5e-3 * whole])
+    assert values("latency", latency=["0.02ms", "0.01ms"], clock=clock) == [0.02, 0.01]
     for settings, message in [
-        ({"macs": [0.3, 0.5]}, "grows"),
+        ({"macs": [0.3, "50%"]}, r"macs=\[0\.3, '50%'\] grows"),
         ({"macs": [0.5, 0.3], "params": [0.5, 0.4, 0.3]}, "different lengths"),
         ({"macs": [0.5, 0.3], "steps": 3}, "steps=3"),
         ({"macs": []}, "at least one step"),
@@ -180,5 +187,5 @@ def test_limit_schedules(plain) -> None:
         with pytest.raises(lcprune.ConfigError, match=message):
             limit_schedule(cost, **settings)
     for name in ("macs", "params"):
-        with pytest.raises(lcprune.BudgetError, match=f"{name}=-1 is not"):
+        with pytest.raises(lcprune.BudgetError, match=f"{name}=-1 must be more than 0"):
             limit_schedule(cost, **{name: [0.5, -1]})

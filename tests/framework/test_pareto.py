@@ -172,8 +172,7 @@ def test_of_two_networks_with_one_limit_in_common_each_has_its_own_search(plain,
 
 
 def test_one_limit_is_no_list(plain, digits) -> None:
-    for name, limit in (("macs", 0.5), ("latency_ms", "60%")):
-        with pytest.raises(lcprune.ConfigError, match=rf"{name}=\[{limit!r}\]"):
-            lcprune.pareto(
-                plain.model, digits.example, data=digits.train, latency=float, progress=False, **{name: limit}
-            )
+    for name, limit in (("macs", 0.5), ("latency", "60%"), ("latency", lcprune.Latency("60%"))):
+        shown = "'60%'" if name == "latency" else "0.5"
+        with pytest.raises(lcprune.ConfigError, match=rf"{name}=\[{shown}\]"):
+            lcprune.pareto(plain.model, digits.example, data=digits.train, progress=False, **{name: limit})

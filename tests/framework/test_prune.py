@@ -132,20 +132,6 @@ def test_floor_and_width_are_passed_on(plain, digits) -> None:
         assert len(units) >= size / 4 and (len(units) % 4 == 0 or len(units) == size)
 
 
-def test_a_latency_limit_is_a_function_of_counts(plain, digits) -> None:
-    result = lcprune.prune(
-        plain.model,
-        digits.example,
-        method="naive",
-        latency_ms=0.5,
-        latency=lambda c: float(np.sum(c)),
-        progress=False,
-    )
-    assert sum(map(len, result.plan.kept.values())) == sum(plain.graph.cost.sizes) // 2
-    assert result.latency is not None and result.latency.measured_ms is None
-    assert result.latency.predicted_ms <= result.latency.limit_ms
-
-
 def test_surgery_that_is_not_exact_is_refused(plain, digits, monkeypatch) -> None:
     wrong = lcprune.Verification(ok=False, max_error=0.5, scale=1.0, dtype="float64")
     monkeypatch.setattr(lcprune, "verify", lambda *args: wrong)

@@ -79,6 +79,67 @@ def test_other_errors_are_not_swallowed_and_the_mode_is_put_back() -> None:
         latency.measure({"m": model}, torch.zeros(1, 4), (0,))
 
 
+def test_medians_wait_until_they_are_steady(pretend) -> None:
+    times = iter([1.0] * 3 + [5.0, 1.0, 9.0] + [1.0] * 50)
+    backend = pretend(lambda model: next(times))
+    found = latency.measure_networks(backend, {"x": nn.Identity()}, (torch.zeros(1, 3),), 1)
+    assert found == {"x": pytest.approx(1.0)} and len(list(times)) > 50 - 15
+
+
+def test_networks_that_take_long_are_measured_fewer_times(pretend) -> None:
+    def runs(ms: float) -> int:
+        count: list[int] = []
+        backend = pretend(lambda model: count.append(1) or ms * (1 + 0.2 * (len(count) % 3)))
+        latency.measure_networks(backend, {"x": nn.Identity()}, (torch.zeros(1, 3),), 1)
+        return len(count)
+
+    assert runs(10.0) > runs(600.0) > runs(5000.0)
+
+
+def test_running_out_of_memory_is_said_where_a_figure_is_needed() -> None:
+    backend = latency.make_backend("eager", "cpu")
+    with pytest.raises(LatencyError, match="out of memory with batch 16"):
+        latency.measure_networks(backend, {"glutton": Glutton()}, (torch.zeros(2, 3),), 16)
+
+
+def test_any_backend_can_be_measured_with(pretend) -> None:
+    models = {"small": nn.Linear(10, 10), "large": nn.Linear(100, 100)}
+    records = latency.measure(models, torch.zeros(1, 10), (1, 2), backend=pretend(), rounds=2, progress=False)
+    assert [record.ms for record in records] == pytest.approx([0.11, 10.1, 0.11, 10.1])
+
+
+def test_wrong_backends_are_refused() -> None:
+    with pytest.raises(LatencyError, match="there is no backend 'tpu'"):
+        latency.make_backend("tpu", "cpu")
+    with pytest.raises(LatencyError, match="'cudagraph' needs a CUDA device"):
+        latency.make_backend("cudagraph", "cpu")
+
+
+def test_compiled_networks_run() -> None:
+    net, x = nn.Linear(4, 2).eval(), torch.ones(1, 4)  # needs no compiler
+    with torch.inference_mode():
+        assert torch.allclose(latency.make_backend("compile", "cpu").network(net, (x,))(), net(x))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("backend", ["eager", "cudagraph"])
+def test_networks_on_a_gpu_are_measured(backend) -> None:
+    models = {"small": nn.Linear(64, 64), "large": nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)])}
+    inputs = {"small": torch.zeros(8, 64), "large": torch.zeros(8, 4096)}
+    runner = latency.make_backend(backend, "cuda")
+    found = [latency.measure_networks(runner, {name: models[name]}, (inputs[name],), 8)[name] for name in models]
+    assert 0 < found[0] < found[1]
+
+
+def test_onnx_runtime_measures_single_precision() -> None:
+    pytest.importorskip("onnxruntime")
+    backend = latency.make_backend("onnx", "cpu")
+    found = latency.measure({"n": nn.Linear(4, 2)}, torch.zeros(1, 4), (1,), backend=backend, rounds=2, progress=False)
+    assert found[0].ms is not None and found[0].ms > 0
+    with pytest.raises(LatencyError, match="measures float32 networks, not float64"):
+        latency.measure_networks(backend, {"n": nn.Linear(4, 2).double()}, (torch.zeros(1, 4).double(),), 1)
+
+
 @pytest.mark.parametrize(("own_size", "exported"), [(False, [1]), (True, [1, 4])])
 def test_networks_are_exported_with_one_sample_where_any_number_fits(own_size, exported, monkeypatch) -> None:
     pytest.importorskip("onnxruntime")

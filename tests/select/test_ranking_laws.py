@@ -57,9 +57,9 @@ def cases(draw: st.DrawFn) -> Case:
         np.array(draw(numbers)) if draw(st.booleans()) else np.zeros(groups),
         np.exp(np.array(draw(numbers)) / 4) if draw(st.booleans()) else np.ones(groups),
         Limits(
-            macs=draw(st.floats(0.02, 1.2)),
+            macs=draw(st.floats(0.02, 1)),
             params=draw(st.none() | st.floats(0.1, 1)),
-            extra={"latency_ms": latency} if draw(st.booleans()) else {},
+            extra={"latency": latency} if draw(st.booleans()) else {},
         ),
     )
 

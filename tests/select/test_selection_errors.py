@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
@@ -32,22 +30,20 @@ def counts(kept: list[np.ndarray]) -> list[int]:
     return [len(units) for units in kept]
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -0.5, -3e6, float("nan"), float("inf"), True, "half", [0.5]])
 @pytest.mark.parametrize("name", ["macs", "params"])
-def test_a_limit_that_is_none_is_named_with_its_value(name: str, value: object) -> None:
-    shown = re.escape(f"{name}={value!r}")
-    with pytest.raises(BudgetError, match=rf"^{shown} is not .*{name}=0\.5"):
-        Limits(**{name: value})  # type: ignore[arg-type]
+def test_a_limit_that_is_none_is_named_with_its_value(name: str) -> None:
+    with pytest.raises(BudgetError, match=rf"^{name}='half' is not a limit.*{name}=0\.5"):
+        Limits(**{name: "half"})  # type: ignore[arg-type]
 
 
 def test_an_extra_limit_is_checked_under_its_name() -> None:
-    with pytest.raises(BudgetError, match=r"latency_ms=-2"):
-        Limits(extra={"latency_ms": Extra(lambda counts: 1.0, -2)})
+    with pytest.raises(BudgetError, match=r"latency=-2"):
+        Limits(extra={"latency": Extra(lambda counts: 1.0, -2)})
 
 
 def test_no_limit_at_all_is_an_error(cost: Cost, scores: list[np.ndarray]) -> None:
     assert not Limits()
-    with pytest.raises(BudgetError, match=r"no limit was given.*macs=0\.5"):
+    with pytest.raises(BudgetError, match=r"no limit was given.*macs='50%'"):
         Ranking(scores, cost).select(Limits())
 
 
@@ -67,29 +63,30 @@ def test_fraction_and_absolute_limit_agree(cost: Cost, scores: list[np.ndarray])
 def test_impossible_names_the_smallest_network(cost: Cost, scores: list[np.ndarray]) -> None:
     smallest = cost.macs([2, 4, 7])
     share = f"{100 * smallest / cost.macs(SIZES):.1f}"
-    wanted = rf"^macs=0\.002 cannot be met: with min_keep=0\.10 the smallest network has 164 k MACs \({share} %\)$"
+    wanted = rf"^macs=0\.002 cannot be met: with min_keep=0\.10 the smallest network has 163\.8 k MACs \({share} %\)$"
     with pytest.raises(BudgetError, match=wanted):
         Ranking(scores, cost, min_keep=0.10).select(Limits(macs=0.002))
-    assert round(smallest / 1e3) == 164
+    assert round(smallest / 1e3, 1) == 163.8
 
 
 def test_impossible_names_multiple_of_and_every_broken_limit(cost: Cost, scores: list[np.ndarray]) -> None:
     ranking = Ranking(scores, cost, min_keep=0.2, multiple_of=8)
-    with pytest.raises(BudgetError, match=r"macs=0\.001 .*min_keep=0\.20 and multiple_of=8.*; params=5 cannot") as e:
-        ranking.uniform(Limits(macs=0.001, params=5))
-    assert "a limit above 1 is absolute, 5 % is params=0.05" in str(e.value)
+    with pytest.raises(
+        BudgetError, match=r"macs=0\.001 .*min_keep=0\.20 and multiple_of=8.*; params='0.1k' cannot"
+    ) as e:
+        ranking.uniform(Limits(macs=0.001, params="0.1k"))
     assert isinstance(e.value, lcprune.errors.LcpruneError)
 
 
 def test_an_extra_cost_binds_like_any_other(cost: Cost, scores: list[np.ndarray]) -> None:
     ranking = Ranking(scores, cost)
-    # A plain tuple will do, with the whole network's value; here latency is 2 ms plus 1/16 per unit.
-    latency = (lambda kept: 2 + float(np.sum(kept)) / 16, 0.5, 9.0)
-    found = ranking.counts(Limits(macs=0.9, extra={"latency_ms": latency}))
+    # With the whole network's value; here latency is 2 ms plus 1/16 per unit.
+    latency = Extra(lambda kept: 2 + float(np.sum(kept)) / 16, 0.5, 9.0)
+    found = ranking.counts(Limits(macs=0.9, extra={"latency": latency}))
     assert found.sum() == 40
     assert cost.macs(found) <= 0.9 * cost.macs(SIZES)
-    with pytest.raises(BudgetError, match=r"latency_ms=2\.1 .* has 2\.812 ms \(31\.2 %\)"):
-        ranking.counts(Limits(extra={"latency_ms": Extra(latency[0], 2.1)}))
+    with pytest.raises(BudgetError, match=r"latency='2\.1ms' .* takes 2\.812 ms \(28\.1 %\)"):
+        ranking.counts(Limits(extra={"latency": Extra(latency.cost, "2.1ms", 10.0)}))
 
 
 @pytest.mark.parametrize(

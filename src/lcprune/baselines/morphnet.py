@@ -84,7 +84,7 @@ def morphnet(task: Task) -> Choice:
         cost = float(bound.cost(_on(scales, sizes, options.threshold)))
         logger.info("morphnet: lambda %.3g gives %s", strength / bound.full, bound.describe(cost))
         tried.append({"strength": strength, "lambda": strength / bound.full, "cost": cost})
-        distance = abs(math.log(max(cost, 1.0) / bound.value))
+        distance = abs(math.log(max(cost, 1e-9 * bound.full) / bound.value))
         if best is None or distance < best[0]:
             best = distance, model, scales
         if (1 - options.tolerance) * bound.value <= cost <= bound.value:

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError
+from lcprune.limit import Limit
 from lcprune.runs import Interrupted, Run
 from lcprune.toml import parse_toml, read_toml
 
@@ -90,8 +91,12 @@ def settings(ctx: typer.Context) -> dict[str, Any]:
     """The resolved configuration: every option of the command that says what to run, and the sections."""
     names = [str(parameter.name) for parameter in ctx.command.params if parameter.name not in PLUMBING]
     chosen = {name: ctx.params[name] for name in names if ctx.params.get(name) is not None}
-    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in chosen.items()}
+    plain = {name: [_plain(one) for one in v] if isinstance(v, tuple) else _plain(v) for name, v in chosen.items()}
     return {**plain, **{name: dict(values) for name, values in sections(ctx).items() if values}}
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Limit) else value
 
 
 def sections(ctx: typer.Context) -> dict[str, dict[str, Any]]:

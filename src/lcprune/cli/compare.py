@@ -12,6 +12,7 @@ from lcprune.cli.command import sections, start_run
 from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.show import listen
 from lcprune.files import atomic_write
+from lcprune.limit import Limit
 from lcprune.runs import Run
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def compare(
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
     graph = trace(network)
-    check_reachable(graph, macs, None, min_keep, o.multiple(multiple_of))
+    check_reachable(graph, macs, None, min_keep, multiple_of)
     with open_engine(ctx, search, whole=True) as (machines, search), start_run(ctx, "compare", model) as run:
         study = Study(
             run,
@@ -91,7 +92,7 @@ def compare(
             search,
             metric,
             min_keep,
-            o.multiple(multiple_of),
+            multiple_of,
             not quiet,
             options,
             machines,
@@ -106,7 +107,7 @@ def compare(
     tell(run, json_)
 
 
-def grid(study: Study, methods: Sequence[str], macs: Sequence[float], seeds: int = 1) -> None:
+def grid(study: Study, methods: Sequence[str], macs: Sequence[Limit], seeds: int = 1) -> None:
     """Every method at every limit with every seed."""
     from lcprune.cli.errands import Errand, run_errands
     from lcprune.cli.study import ORIGINAL

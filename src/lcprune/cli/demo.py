@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lcprune")
 
 MODEL, DATA = "digits_resnet", "digits"
-LIMITS, METHODS = (0.5, 0.25), ("uniform", "naive", "lcp")
+METHODS = ("uniform", "naive", "lcp")
 # Small enough for two cores and three minutes; the paper's values are the library's defaults.
 SEARCH = {"pool": 40, "iterations": 120, "images": 1000}
 TRAINING = {"epochs": 30, "lr": 0.1, "batch_size": 64, "schedule": "cosine"}
@@ -68,7 +68,7 @@ def demo(
     with _one_thread(), start_run(ctx, "demo", MODEL) as run:
         network = _trained(run, dataset, where, seed, not quiet)
         study = Study(run, network, dataset, tuning, search, progress=not quiet)
-        grid(study, METHODS, LIMITS)
+        grid(study, METHODS, o.HALF_AND_QUARTER)
         _measure(study, seed)
         write_tables(run)
         write_run_report(run, "Digits: a small residual network, pruned in three ways")

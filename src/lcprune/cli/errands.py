@@ -121,7 +121,7 @@ def make_network(study: Study, method: str, limits: Mapping[str, Any], seed: int
     """Judge the network as it is, make one smaller network of it, and give the row of results of that."""
     errand = Errand(method, limits, seed)
     known = study.done(errand.name, seed) is not None or _outcome(study.run, errand) is not None
-    led = method == "lcp" or "latency_ms" in limits
+    led = method == "lcp" or "latency" in limits
     if isinstance(study.engine, RayEngine) and led and not known:
         # One search is the work of all machines, so it is led from here; only what follows is one machine's. And a
         # latency is that of this machine, at rest.

@@ -10,7 +10,7 @@ import typer
 from lcprune.cli import options as o
 from lcprune.cli.command import UsageError
 from lcprune.cli.show import console, print_json
-from lcprune.cli.sizes import format_count
+from lcprune.limit import format_count
 
 
 def export(

@@ -11,7 +11,7 @@ from rich.tree import Tree
 import lcprune
 from lcprune.cli import options as o
 from lcprune.cli.show import console, print_json, print_table
-from lcprune.cli.sizes import format_count
+from lcprune.limit import format_count
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

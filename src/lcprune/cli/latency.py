@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,32 +15,13 @@ from lcprune.files import write_json
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from lcprune.cli.networks import Network
     from lcprune.cli.study import Study
-
-logger = logging.getLogger("lcprune")
-
-TABLE = "Table of layers"
 
 
 def latency(
     networks: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Networks or run folders.")],
     batch_sizes: o.BatchSizes = o.BATCHES,
-    table: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a table of the layers' times here instead.", rich_help_panel=TABLE),
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Images at a time, for the table.", rich_help_panel=TABLE)] = 1,
-    backend: Annotated[
-        str, typer.Option(help="For the table: eager, cudagraph, compile or onnx.", rich_help_panel=TABLE)
-    ] = "eager",
-    blank: Annotated[
-        bool,
-        typer.Option("--blank", help="A table without times, to be measured elsewhere.", rich_help_panel=TABLE),
-    ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Measure the table even if the cache has it.", rich_help_panel=TABLE)
-    ] = False,
+    backend: o.Backend = "eager",
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,
@@ -59,25 +38,17 @@ def latency(
 
       lcprune latency runs/train runs/prune --batch-sizes 1,64
 
-      lcprune latency torchvision:resnet50 --table resnet50.json --batch 1 --backend onnx
+      lcprune latency torchvision:resnet50 --backend onnx
     """
     from lcprune.cli.networks import open_network, pick_device
 
     listen(quiet)
     where = pick_device(device)
-    if table is None and blank:
-        raise UsageError("--blank needs --table FILE, where the empty table is written")
-    if table is not None:
-        if len(networks) > 1:
-            raise UsageError("a table is of one network; name one")
-        network = open_network(networks[0], weights, num_classes, input_shape, device=where)
-        write_table(network, table, batch, backend, blank, again, json_, not quiet)
-        return
     opened = [open_network(name, weights, num_classes, input_shape, device=where) for name in networks]
     shapes = {tuple(network.example.shape[1:]) for network in opened}
     if len(shapes) > 1:
         raise UsageError("these networks take different inputs; say one shape with --input-shape")
-    rows = measure({n.name: n.model for n in opened}, opened[0].example, batch_sizes, not quiet)
+    rows = measure({n.name: n.model for n in opened}, opened[0].example, batch_sizes, not quiet, backend=backend)
     if json_:
         print_json({"device": str(where), "latency": rows})
         return
@@ -89,41 +60,20 @@ def latency(
     print_table(f"Milliseconds per image on {where}", header, cells)
 
 
-def write_table(
-    network: Network, path: Path, batch: int, backend: str, blank: bool, again: bool, json_: bool, progress: bool
-) -> None:
-    """Measure a network's latency table (or leave its times open) and write it."""
-    from lcprune import latency as lib
-    from lcprune.cli.prepare import trace
-
-    graph = trace(network)
-    if blank:
-        write_json(path, lib.blank(graph, batch), indent=1)
-        print(f"{path}: layer shapes without times; fill in every ms, then use it with --table {path}")
-        return
-    found = lib.measure_table(graph, batch=batch, backend=backend, cache=not again, progress=progress)
-    found.save(path)
-    predicted = lib.Predictor(found, graph)(graph.cost.sizes)
-    if json_:
-        print_json({"table": str(path), "predicted_ms": predicted, **found.to_json()})
-        return
-    print(
-        f"{path}: {len(found.layers)} layer shapes, batch {found.batch}, {found.backend} on {found.device}, measured "
-        f"in {found.seconds:.0f} s; the whole network is predicted to take {predicted:.4g} ms"
-    )
-
-
 def measure(
     networks: Mapping[str, nn.Module],
     example: Tensor,
     batch_sizes: Sequence[int],
     progress: bool,
     rounds: int = 15,
+    backend: str = "eager",
 ) -> list[dict[str, Any]]:
     """Milliseconds per image: a row per network and batch size, with the middle half of the measurements."""
     from lcprune.latency import measure as run
 
-    records = run(networks, example, batch_sizes, device=example.device, rounds=rounds, progress=progress)
+    records = run(
+        networks, example, batch_sizes, device=example.device, backend=backend, rounds=rounds, progress=progress
+    )
     return [
         {
             "network": record.model,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lcprune.cli.sizes import parse_size, parse_sizes
-from lcprune.errors import BudgetError
+from lcprune.errors import LcpruneError
+from lcprune.limit import LATENCY, Limit, parse_limits
 
 
-class Sizes(tuple[float, ...]):
-    """Several sizes."""
+class ManyLimits(tuple[Limit, ...]):
+    """Several limits."""
 
 
 class Words(tuple[str, ...]):
@@ -27,16 +28,32 @@ class Numbers(tuple[int, ...]):
     """Several whole numbers."""
 
 
-HALF_AND_QUARTER, FRONTIER = Sizes((0.5, 0.25)), Sizes((0.2, 0.3, 0.5, 0.7))
+HALF_AND_QUARTER = ManyLimits(parse_limits(("50%", "25%")))
+FRONTIER = ManyLimits(parse_limits(("20%", "30%", "50%", "70%")))
 THREE_METHODS, BATCHES = Words(("uniform", "naive", "lcp")), Numbers((1, 4, 16, 64))
 
 
-def _size(text: Any) -> float:
-    return _checked(parse_size, text)
+def _one(name: str) -> Callable[[Any], Limit]:
+    """Reads a limit on `name`."""
+
+    def read(text: Any) -> Limit:
+        return _checked(Limit.parse, text, name)
+
+    return read
 
 
-def _sizes(text: Any) -> Sizes:
-    return text if isinstance(text, Sizes) else Sizes(_checked(parse_sizes, text))
+def _many(name: str) -> Callable[[Any], ManyLimits]:
+    """Reads several limits on `name`, with commas."""
+
+    def read(text: Any) -> ManyLimits:
+        if isinstance(text, ManyLimits):
+            return text
+        limits = ManyLimits(_checked(parse_limits, words(text), name))
+        if len(set(limits)) < len(limits):
+            raise typer.BadParameter(f"{text!r} names a limit twice")
+        return limits
+
+    return read
 
 
 def words(text: Any) -> Words:
@@ -73,52 +90,17 @@ def _shape(text: Any) -> Shape:
     return shape
 
 
-def _multiple(text: Any) -> str:
-    given = str(text).strip().lower()
-    if given != "auto" and not (given.isdigit() and int(given) >= 1):
-        raise typer.BadParameter(f"{text!r}: write a whole number from 1 up, or auto")
-    return given
-
-
-def multiple(given: str | None) -> int | str | None:
-    """`--multiple-of` as the library takes it."""
-    return int(given) if given is not None and str(given).isdigit() else given
-
-
-def _latency(text: Any) -> str:
-    from lcprune.latency import parse_latency  # PyTorch is not needed to show the options
-
+def _checked(parse: Callable[..., Any], *given: Any) -> Any:
     try:
-        number, absolute = parse_latency(_number(text))
-    except BudgetError as error:
+        return parse(*given)
+    except LcpruneError as error:
         raise typer.BadParameter(str(error)) from None
-    return f"{number:.10g}ms" if absolute else f"{100 * number:.10g}%"
-
-
-def _latencies(text: Any) -> Words:
-    return Words(_latency(part) for part in words(text))
-
-
-def _number(text: Any) -> Any:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _backend(text: Any) -> str:
-    from lcprune.latency import BACKENDS
+    from lcprune.latency.backends import check_backend
 
-    if text not in BACKENDS:
-        raise typer.BadParameter(f"{text!r}: choose one of {', '.join(BACKENDS)}")
-    return str(text)
-
-
-def _checked(parse: Any, text: Any) -> Any:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    return str(_checked(check_backend, text))
 
 
 RUN, MODEL, LIMITS, SEARCH, MACHINES = "Run", "Network and data", "Limits", "Method", "More than one machine"
@@ -165,47 +147,45 @@ InputShape = Annotated[
     ),
 ]
 Macs = Annotated[
-    float | None,
-    typer.Option(parser=_size, metavar="SIZE", help="Multiply-adds: 50% or 62.7M.", rich_help_panel=LIMITS),
+    Limit | None,
+    typer.Option(parser=_one("macs"), metavar="SIZE", help="Multiply-adds: 50% or 62.7M.", rich_help_panel=LIMITS),
 ]
 ManyMacs = Annotated[
-    Sizes,
-    typer.Option(parser=_sizes, metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M.", rich_help_panel=LIMITS),
+    ManyLimits,
+    typer.Option(
+        parser=_many("macs"), metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M.", rich_help_panel=LIMITS
+    ),
 ]
 OptionalManyMacs = Annotated[
-    Sizes | None,
+    ManyLimits | None,
     typer.Option(
-        parser=_sizes,
+        parser=_many("macs"),
         metavar="SIZES",
         help="Multiply-adds: 50%,25% or 62.7M,30M. [default: 20%,30%,50%,70%]",
         rich_help_panel=LIMITS,
     ),
 ]
 Params = Annotated[
-    float | None,
-    typer.Option(parser=_size, metavar="SIZE", help="Parameters: 50% or 0.4M.", rich_help_panel=LIMITS),
+    Limit | None,
+    typer.Option(parser=_one("params"), metavar="SIZE", help="Parameters: 50% or 0.4M.", rich_help_panel=LIMITS),
 ]
 MinKeep = Annotated[
     float,
     typer.Option(min=0.0, max=1.0, help="Share of each group that always stays.", rich_help_panel=LIMITS),
 ]
 MultipleOf = Annotated[
-    str | None,
+    int | None,
     typer.Option(
-        parser=_multiple,
-        metavar="N|auto",
-        help="Keep widths a multiple of this; 'auto' reads it off the latency table. Default: 1, on CUDA in half "
-        "precision 8.",
-        rich_help_panel=LIMITS,
+        min=1, help="Keep widths a multiple of this. Default: 1, on CUDA in half precision 8.", rich_help_panel=LIMITS
     ),
 ]
 Latency = Annotated[
-    str | None,
-    typer.Option(parser=_latency, metavar="TIME", help="Latency: 60% or 3.5ms.", rich_help_panel=LIMITS),
+    Limit | None,
+    typer.Option(parser=_one(LATENCY), metavar="TIME", help="Latency: 60% or 3.5ms.", rich_help_panel=LIMITS),
 ]
 ManyLatencies = Annotated[
-    Words | None,
-    typer.Option(parser=_latencies, metavar="TIMES", help="Latency: 60%,40% or 3.5ms,2ms.", rich_help_panel=LIMITS),
+    ManyLimits | None,
+    typer.Option(parser=_many(LATENCY), metavar="TIMES", help="Latency: 60%,40% or 3.5ms,2ms.", rich_help_panel=LIMITS),
 ]
 Batch = Annotated[int, typer.Option(min=1, help="Images at a time, for --latency.", rich_help_panel=LIMITS)]
 Backend = Annotated[
@@ -213,14 +193,16 @@ Backend = Annotated[
     typer.Option(
         parser=_backend,
         metavar="NAME",
-        help="For --latency: eager, cudagraph, compile or onnx.",
+        help="What runs the network, for its latency: eager, cudagraph, compile or onnx.",
         rich_help_panel=LIMITS,
     ),
 ]
 LatencyTable = Annotated[
     str | None,
     typer.Option(
-        "--table", metavar="FILE", help="A latency table that was measured elsewhere.", rich_help_panel=LIMITS
+        metavar="FILE",
+        help="For --latency: points measured on another device, as JSON. Nothing is measured here then.",
+        rich_help_panel=LIMITS,
     ),
 ]
 Method = Annotated[str, typer.Option(help="uniform, naive, lcp, ... (see `lcprune methods`).", rich_help_panel=SEARCH)]

@@ -18,10 +18,11 @@ from lcprune import bf16
 from lcprune.cli.command import SECTIONS, UsageError, resolve_section, sections
 from lcprune.cli.machines import search_section
 from lcprune.cli.networks import Network
-from lcprune.cli.sizes import format_count
 from lcprune.errors import ConfigError, MetricError, SearchError, TuneError
+from lcprune.limit import Limit, format_count
 from lcprune.search import Search
 from lcprune.select import Limits, Ranking
+from lcprune.task import width_of
 from lcprune.tune import Recipe
 
 logger = logging.getLogger("lcprune")
@@ -48,10 +49,10 @@ def check_names(methods: Sequence[str], metric: str) -> None:
 
 def check_reachable(
     graph: lcprune.ChannelGraph,
-    macs: Sequence[float],
-    params: float | None,
+    macs: Sequence[Limit],
+    params: Limit | None,
     min_keep: float,
-    multiple_of: int | str | None,
+    multiple_of: int | None,
 ) -> None:
     """Refuse limits that no choice of units can meet, before a folder is made or an hour is spent.
 
@@ -60,15 +61,15 @@ def check_reachable(
     Raises:
         BudgetError: with the smallest that can be reached.
     """
-    width = multiple_of if isinstance(multiple_of, int) else 1  # others are only known once a table is there
+    width = width_of(graph, multiple_of)
     ranking = Ranking([np.zeros(size) for size in graph.cost.sizes], graph.cost, min_keep, width)
     if params is not None and not macs:
         ranking.select(Limits(params=params))
     for limit in macs:
         ranking.select(Limits(macs=limit, params=params))
     for name, most, whole in [*(("macs", limit, graph.macs) for limit in macs), ("params", params, graph.params)]:
-        if most is not None and most >= whole:
-            logger.warning("%s=%g is no limit here: the whole network has %s", name, most, format_count(whole))
+        if most is not None and most.of(whole) >= whole:
+            logger.warning("%s=%s is no limit here: the whole network has %s", name, most, format_count(whole))
 
 
 def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> Search:

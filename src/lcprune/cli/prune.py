@@ -25,7 +25,7 @@ def prune(
     latency: o.Latency = None,
     batch: o.Batch = 1,
     backend: o.Backend = "eager",
-    table: o.LatencyTable = None,
+    latency_table: o.LatencyTable = None,
     method: o.Method = "lcp",
     metric: o.Metric = "l2",
     min_keep: o.MinKeep = 0.10,
@@ -59,7 +59,7 @@ def prune(
 
       lcprune prune torchvision:resnet50 --weights pretrained --method naive --params 50%
 
-      lcprune prune runs/train --latency 60% --batch 1 --backend onnx --multiple-of auto
+      lcprune prune runs/train --latency 60% --batch 8 --backend onnx --multiple-of 8
 
       lcprune prune resnet56 --config run.toml --set search.iterations=100
     """
@@ -77,9 +77,11 @@ def prune(
         trace,
     )
     from lcprune.cli.study import Study
+    from lcprune.latency import Latency
 
-    limits = _limits(macs=macs, params=params, latency_ms=latency)
-    _check_table(table, latency, multiple_of)
+    _check_table(latency_table, latency)
+    timed = None if latency is None else Latency(latency, batch, backend, latency_table)
+    limits = _limits(macs=macs, params=params, latency=timed)
     check_names([method], metric)
     search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     options = make_options(ctx, [method])
@@ -99,8 +101,7 @@ def prune(
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
     graph = trace(network)
-    width = o.multiple(multiple_of)
-    check_reachable(graph, [] if macs is None else [macs], params, min_keep, width)
+    check_reachable(graph, [] if macs is None else [macs], params, min_keep, multiple_of)
     with open_engine(ctx, search) as (machines, search), start_run(ctx, "prune", model) as run:
         network.describe(run, pruned=True)
         study = Study(
@@ -111,11 +112,10 @@ def prune(
             search,
             metric,
             min_keep,
-            width,
+            multiple_of,
             not quiet,
             options,
             machines,
-            {"latency": table, "batch": batch, "backend": backend},
         )
         study.graph = graph
         study.keep(make_network(study, method, limits, seed))
@@ -137,7 +137,7 @@ def pareto(
     latency: o.ManyLatencies = None,
     batch: o.Batch = 1,
     backend: o.Backend = "eager",
-    table: o.LatencyTable = None,
+    latency_table: o.LatencyTable = None,
     learn: Annotated[
         str,
         typer.Option(
@@ -187,9 +187,11 @@ def pareto(
     from lcprune.cli.study import ORIGINAL, Study
     from lcprune.compensations import LEARN
     from lcprune.frontier import METHODS as FRONTIER_METHODS
+    from lcprune.latency import Latency
 
     check_names(methods, metric)
-    _check_table(table, latency, multiple_of)
+    _check_table(latency_table, latency)
+    timed = None if latency is None else Latency(latency, batch, backend, latency_table)
     if learn not in LEARN:
         raise UsageError(f"--learn {learn}: choose one of {', '.join(map(repr, LEARN))}")
     strange = [method for method in methods if method not in FRONTIER_METHODS]
@@ -206,8 +208,7 @@ def pareto(
     graph = trace(network)
     if macs is None and latency is None:
         macs = o.FRONTIER
-    width = o.multiple(multiple_of)
-    check_reachable(graph, macs or (), None, min_keep, width)
+    check_reachable(graph, macs or (), None, min_keep, multiple_of)
     with open_engine(ctx, search) as (machines, search), start_run(ctx, "pareto", model) as run:
         study = Study(
             run,
@@ -217,7 +218,7 @@ def pareto(
             search,
             metric,
             min_keep,
-            width,
+            multiple_of,
             not quiet,
             engine=machines,
         )
@@ -226,16 +227,13 @@ def pareto(
             network.model,
             network.example,
             data=study.batches(seed),
-            macs=None if macs is None else list(macs),
-            latency_ms=None if latency is None else list(latency),
-            latency=table,
-            batch=batch,
-            backend=backend,
+            macs=macs,
+            latency=timed,
             learn=learn,
             compare=list(methods),
             metric=metric,
             min_keep=min_keep,
-            multiple_of=width,
+            multiple_of=multiple_of,
             seed=seed,
             search=search,
             progress=not quiet,
@@ -246,9 +244,8 @@ def pareto(
         )
         errands = [Errand(ORIGINAL)]
         for number, point in enumerate(frontier.points):
-            limits: dict[str, Any] = {} if macs is None else {"macs": point.limit}
-            if latency is not None:
-                limits["latency_ms"] = latency[number % len(latency)]
+            given = {"macs": macs, "latency": latency}
+            limits = {name: some[number % len(some)] for name, some in given.items() if some is not None}
             spent = max((record.seconds for record in point.history), default=0.0)  # on this limit's own search
             errands.append(Errand(point.method, limits, seed, point.plan, point.history, spent))
         run_errands(study, errands)
@@ -264,14 +261,14 @@ def _limits(**given: Any) -> dict[str, Any]:
     return limits
 
 
-def _check_table(table: str | None, latency: Any, multiple_of: str | None) -> None:
+def _check_table(table: str | None, latency: Any) -> None:
     """Find out before anything is done that a table cannot be used."""
     from lcprune.latency import Table
 
     if table is None:
         return
-    if latency is None and multiple_of != "auto":
-        raise UsageError("--table is for --latency (or --multiple-of auto): say what the network may take, e.g. 60%")
+    if latency is None:
+        raise UsageError("--latency-table is for --latency: say what the network may take, e.g. --latency 60%")
     try:
         Table.load(table)
     except lcprune.LatencyError as error:

@@ -21,10 +21,10 @@ from torch import nn
 import lcprune
 from lcprune.cli.networks import PLAN, WEIGHTS, Network
 from lcprune.cli.prepare import trace
-from lcprune.cli.sizes import format_size
 from lcprune.data import Dataset
 from lcprune.engine import Engine, LocalEngine
-from lcprune.latency import parse_latency
+from lcprune.latency import Latency
+from lcprune.limit import Limit
 from lcprune.runs import Run
 from lcprune.search import Record, Search
 from lcprune.tune import Recipe
@@ -50,7 +50,6 @@ class Study:
         progress: show bars.
         options: method -> settings of its own.
         engine: where the work is done.
-        clock: `latency`, `batch` and `backend` for latency limits, as for `lcprune.prune`.
     """
 
     run: Run
@@ -60,11 +59,10 @@ class Study:
     search: Search = field(default_factory=Search)
     metric: str = "l2"
     min_keep: float = 0.10
-    multiple_of: int | str | None = None
+    multiple_of: int | None = None
     progress: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     engine: Engine = field(default_factory=LocalEngine)
-    clock: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> lcprune.ChannelGraph:
@@ -91,7 +89,7 @@ class Study:
 
         Args:
             method: one of `lcprune.methods()`.
-            limits: macs, params and/or latency_ms, as for `lcprune.prune`.
+            limits: macs, params and/or latency, as for `lcprune.prune`.
             seed: of images, search and tuning.
             **options: passed to `lcprune.prune`.
 
@@ -131,7 +129,6 @@ class Study:
             options=self.options.get(method),
             engine=self.engine,
             **limits,
-            **self.clock,
             **options,
         )
         return result, time.perf_counter() - started
@@ -148,8 +145,8 @@ class Study:
         seconds: float = 0.0,
     ) -> dict[str, Any]:
         """Tune, judge, save and record a pruned network."""
-        resource, limit = next(iter(limits.items()))
-        limit = parse_latency(limit)[0] if resource == "latency_ms" else limit
+        resource, given = next(iter(limits.items()))
+        limit = limit_of(resource, given).number
         costs = self._costs(plan)
         row = {"network": name, "method": method, "resource": resource, "limit": limit, "seed": seed, **costs}
         row["search_seconds"] = round(seconds, 2)
@@ -269,21 +266,25 @@ def latency_row(latency: Mapping[str, Any]) -> dict[str, Any]:
     """What became of a latency limit, as fields of a row of results."""
     return {
         "latency_limit_ms": latency["limit_ms"],
-        "latency_predicted_ms": latency["predicted_ms"],
         "latency_ms": latency["measured_ms"],
         "latency_original_ms": latency["original_ms"],
         "latency_met": latency["met"],
+        **({} if latency["predicted_ms"] is None else {"latency_predicted_ms": latency["predicted_ms"]}),
     }
+
+
+def limit_of(name: str, given: Any) -> Limit:
+    """One limit of a network: that of a latency, too."""
+    return Limit.parse(given.limits[0] if isinstance(given, Latency) else given, name)
 
 
 def label(method: str, limits: Mapping[str, Any]) -> str:
     """A network's name in tables: `lcp 50 %`."""
-    words = {"macs": "", "params": " parameters", "latency_ms": " latency"}
-    parts = []
-    for name, limit in limits.items():
-        number, absolute = parse_latency(limit) if name == "latency_ms" else (limit, False)
-        size = f"{number:g} ms" if absolute else format_size(number)
-        parts.append(size + (words[name] if len(limits) > 1 or name != "macs" else ""))
+    words = {"macs": "", "params": " parameters", "latency": " latency"}
+    parts = [
+        limit_of(name, limit).label + (words[name] if len(limits) > 1 or name != "macs" else "")
+        for name, limit in limits.items()
+    ]
     return f"{method} {' and '.join(parts)}"
 
 

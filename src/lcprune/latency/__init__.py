@@ -1,34 +1,26 @@
-"""How long networks take: measured here, or predicted from a table of their layers.
+"""How long networks take: measured side by side, and as a limit.
 
 records = lcprune.latency.measure({"original": model, "pruned": smaller}, example_input)
-table = lcprune.latency.measure_table(graph, batch=1, backend="eager")
-predict = lcprune.latency.Predictor(table, graph)      # kept counts -> milliseconds
+result = lcprune.prune(model, example_input, latency=lcprune.Latency("60%", batch=8, backend="onnx"), data=batches)
 """
 
-from lcprune.latency.backends import BACKENDS, make_backend
-from lcprune.latency.build import cache_folder, measure_networks, measure_table
-from lcprune.latency.clock import Clock, make_clock
-from lcprune.latency.limit import LatencyOutcome, parse_latency
-from lcprune.latency.measure import OUT_OF_MEMORY, LatencyRecord, measure
+from lcprune.latency.backends import BACKENDS, Backend, make_backend
+from lcprune.latency.limit import Latency, LatencyOutcome
+from lcprune.latency.measure import LatencyRecord, measure, measure_networks
 from lcprune.latency.onnx import share_threads
-from lcprune.latency.predict import Predictor
-from lcprune.latency.table import Table, blank
+from lcprune.latency.table import Table
+from lcprune.latency.turns import OUT_OF_MEMORY
 
 __all__ = [
     "BACKENDS",
     "OUT_OF_MEMORY",
-    "Clock",
+    "Backend",
+    "Latency",
     "LatencyOutcome",
     "LatencyRecord",
-    "Predictor",
     "Table",
-    "blank",
-    "cache_folder",
     "make_backend",
-    "make_clock",
     "measure",
     "measure_networks",
-    "measure_table",
-    "parse_latency",
     "share_threads",
 ]

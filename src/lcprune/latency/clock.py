@@ -1,12 +1,10 @@
-"""What knows a network's latency: a table or a function that predicts it, and what measures networks."""
+"""What knows a network's latency: points measured here or elsewhere, or a function; and what measures networks."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.errors import ConfigError, LatencyError
+from lcprune.errors import LatencyError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.latency.backends import Backend, make_backend
-from lcprune.latency.build import measure_networks, measure_table
-from lcprune.latency.predict import Predictor
-from lcprune.latency.steps import read_steps
+from lcprune.latency.backends import Backend, device_name, make_backend
+from lcprune.latency.limit import Latency, Predict
+from lcprune.latency.measure import measure_networks
 from lcprune.latency.table import Table
+from lcprune.limit import COUNT, LATENCY, Limit
+from lcprune.select import Extra, Limits, Ranking
 
 logger = logging.getLogger("lcprune")
 
-Predict = Callable[[NDArray[np.int64]], float]
+TABLE = "latency.json"
+_PLACES = (0.0, 1 / 3, 2 / 3)  # of the measured cuts: from the smallest network's MACs to the whole one's
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,26 +33,23 @@ class Clock:
 
     Attributes:
         graph: of the network before it was cut.
-        predict: kept counts -> milliseconds.
-        table: behind `predict`; None for a function of the user's.
-        backend: what measures networks; None where that cannot be done here.
+        predict: kept counts -> milliseconds; where networks are measured, a stand-in for the search.
+        whole: milliseconds of the whole network.
         batch: samples at a time.
-        width: kept widths are multiples of this.
+        backend: what measures networks; None where nothing is measured here.
+        table: milliseconds by MACs, behind `predict`; None for a function of the user's.
     """
 
     graph: ChannelGraph
     predict: Predict
-    table: Table | None = None
-    backend: Backend | None = None
+    whole: float
     batch: int = 1
-    width: int = 1
+    backend: Backend | None = None
+    table: Table | None = None
 
-    @cached_property
-    def whole(self) -> float:
-        """Milliseconds of the whole network: measured with the table, or else predicted."""
-        if self.table is not None and self.table.calibration:
-            return float(self.table.calibration[0]["measured_ms"])
-        return float(self.predict(self.graph.cost.sizes))
+    def extra(self, limit: Limit) -> dict[str, Extra]:
+        """A limit on the latency, as `Limits` takes it."""
+        return {LATENCY: Extra(self.predict, limit, self.whole)}
 
     def after(self, graph: ChannelGraph, kept: Mapping[str, Any]) -> Clock:
         """The same clock for a network that was cut before: groups of which one unit is left are no longer there.
@@ -72,17 +69,7 @@ class Clock:
             every[present] = counts
             return self.predict(every)
 
-        later = replace(self, predict=predict)
-        later.__dict__["whole"] = self.whole
-        return later
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Device, backend, batch and precision, as far as they are known."""
-        if self.table is None:
-            return {}
-        names = ("device", "backend", "batch", "precision")
-        return {name: getattr(self.table, name) for name in names}
+        return replace(self, predict=predict)
 
     def measure(self, smaller: nn.Module) -> tuple[float, float]:
         """Milliseconds of the original and of a cut network, in turns."""
@@ -94,100 +81,86 @@ class Clock:
 
 def make_clock(
     graph: ChannelGraph,
-    latency: Predict | Table | str | os.PathLike[str] | None = None,
-    *,
-    batch: int = 1,
-    backend: str = "eager",
-    multiple_of: int | str | None = None,
-    keep: Path | None = None,
+    latency: Latency,
+    min_keep: float = 0.10,
+    multiple_of: int = 1,
+    folder: Path | None = None,
     resume: bool = False,
-    progress: bool = True,
 ) -> Clock:
     """What predicts and measures a network's latency.
 
     Args:
         graph: of the network.
-        latency: a function from kept counts to milliseconds, a table or its file (measured elsewhere: nothing is
-            measured here then); None measures one on this machine, or takes it from the cache.
-        batch: samples at a time.
-        backend: one of `BACKENDS`.
-        multiple_of: of kept widths; "auto" reads the steps off the table, None is what suits the device.
-        keep: where the table is saved beside a run.
-        resume: read it from there.
-        progress: show a bar.
+        latency: how latency is known; its limits do not matter here.
+        min_keep: share of every group that stays.
+        multiple_of: of kept widths.
+        folder: of the run, where the measured points are saved; None saves them nowhere.
+        resume: read them from there: a search that goes on keeps the limit it began with.
+
+    Raises:
+        LatencyError: the table is not of this network, or its networks were measured with another batch size.
     """
-    width = multiple_of if multiple_of == "auto" else width_of(graph, multiple_of)
-    if latency is not None and not isinstance(latency, (Table, str, os.PathLike)):
-        if width == "auto":
-            raise LatencyError('multiple_of="auto" reads a latency table; with a function of your own, say a number')
-        return Clock(graph, latency, width=int(width))
-    runner = None
-    if latency is not None:
-        table = latency if isinstance(latency, Table) else Table.load(latency)
-        if batch not in (1, table.batch):
-            raise LatencyError(
-                f"batch={batch}, but the latency table was measured with batch {table.batch}: leave it out"
-            )
+    if callable(latency.table):
+        return Clock(graph, latency.table, float(latency.table(graph.cost.sizes)), latency.batch)
+    backend = None
+    if latency.table is not None:
+        table = Table.load(latency.table)
+        _check(table, latency, graph)
     else:
-        runner = make_backend(backend, next(graph.model.parameters()).device)
-        kept = _kept(keep, runner, batch) if resume else None  # a search that goes on keeps the limit it began with
-        if kept is not None:
-            table = kept
-        else:
-            table = measure_table(graph, batch=batch, backend=runner, multiple_of=width, progress=progress)
-    width = read_steps(table, graph) if width == "auto" else int(width)
-    clock = Clock(graph, Predictor(table, graph, width), table, runner, table.batch, width)
-    if keep is not None:
-        table.save(keep)
-    return clock
+        device = next(graph.model.parameters()).device
+        backend = latency.backend if isinstance(latency.backend, Backend) else make_backend(latency.backend, device)
+        about = {"device": device_name(backend.device), "backend": backend.name, "batch": latency.batch}
+        keep = None if folder is None else folder / TABLE
+        known = _recall(keep, about, graph) if resume else None
+        table = known or Table.through(measure_cuts(graph, backend, latency.batch, min_keep, multiple_of), about)
+        if keep is not None and known is None:
+            table.save(keep)
+
+    def predict(counts: NDArray[np.int64]) -> float:
+        return table.ms(float(graph.cost.macs(counts)))
+
+    return Clock(graph, predict, table.ms(graph.macs), latency.batch, backend, table)
 
 
-def clock_and_width(
-    graph: ChannelGraph,
-    limit: Any,
-    latency: Predict | Table | str | os.PathLike[str] | None,
-    multiple_of: int | str | None,
-    folder: Path | None,
-    **settings: Any,
-) -> tuple[Clock | None, int]:
-    """A clock, if a limit or the widths ask for one, and of what kept widths are multiples.
-
-    Args:
-        graph: of the network.
-        limit: on the latency; None if there is none.
-        latency: what predicts it, as for `make_clock`.
-        multiple_of: likewise.
-        folder: of the run, where the table is saved; None saves it nowhere.
-        settings: `batch`, `backend`, `resume` and `progress`, as for `make_clock`.
-    """
-    if limit is None and multiple_of != "auto":
-        return None, width_of(graph, multiple_of)
-    keep = None if folder is None else folder / "latency.json"
-    clock = make_clock(graph, latency, multiple_of=multiple_of, keep=keep, **settings)
-    return clock, clock.width
+def measure_cuts(
+    graph: ChannelGraph, backend: Backend, batch: int, min_keep: float, multiple_of: int
+) -> list[tuple[float, float]]:
+    """(MACs, milliseconds) of the network, the smallest that can be cut from it and some between, measured in turns."""
+    # Every layer's share is the same: which units stay does not matter to a clock.
+    ranking = Ranking([np.zeros(size) for size in graph.cost.sizes], graph.cost, min_keep, multiple_of)
+    smallest = float(graph.cost.macs(ranking.floors))
+    networks, macs = {"whole": graph.model}, {"whole": float(graph.macs)}
+    for place in _PLACES:
+        name, most = f"{place:.2f}", smallest + place * (graph.macs - smallest)
+        plan = graph.plan(ranking.uniform(Limits(macs=Limit(most, COUNT))))
+        networks[name], macs[name] = plan.apply(graph.model), float(plan.macs)
+    found = measure_networks(backend, networks, graph.example_inputs, batch)
+    told = ", ".join(f"{100 * macs[name] / graph.macs:.0f} %: {ms:.4g} ms" for name, ms in found.items())
+    logger.info("latency by MACs: %s", told)
+    return [(macs[name], ms) for name, ms in found.items()]
 
 
-def _kept(keep: Path | None, runner: Backend, batch: int) -> Table | None:
-    """The table beside a run that goes on, if it is one of what is asked for now."""
+def _recall(keep: Path | None, about: Mapping[str, Any], graph: ChannelGraph) -> Table | None:
+    """The points of a run that goes on, if they are of what is asked for now."""
     if keep is None or not keep.is_file():
         return None
     table = Table.load(keep)
-    if (table.backend, table.batch) != (runner.name, batch):
+    same = all(table.about.get(name) == about[name] for name in ("backend", "batch"))
+    if not same or table.points[-1][0] != graph.macs:
         return None
-    here = runner.describe()["device"]
-    if table.device != here:
-        logger.warning("latency is predicted for %s, where this run began, and measured on %s", table.device, here)
+    if table.about.get("device") != about["device"]:
+        logger.warning("this run began on %s, and goes on on %s", table.about.get("device"), about["device"])
     return table
 
 
-def width_of(graph: ChannelGraph, multiple_of: Any) -> int:
-    """Of what kept widths are multiples: a whole number as given, or what suits the device if None.
-
-    That is 8 on CUDA in half precision, whose matrix units want it, and 1 elsewhere.
-    """
-    if multiple_of is not None:
-        if not isinstance(multiple_of, (int, np.integer)) or multiple_of < 1:
-            raise ConfigError(f'multiple_of={multiple_of!r}: give a whole number from 1 on, e.g. 8, or "auto"')
-        return int(multiple_of)
-    weight = next(graph.model.parameters())
-    return 8 if weight.device.type == "cuda" and weight.element_size() == 2 else 1
+def _check(table: Table, latency: Latency, graph: ChannelGraph) -> None:
+    batch = table.about.get("batch", latency.batch)
+    if latency.batch not in (1, batch):
+        raise LatencyError(
+            f"batch={latency.batch}, but the latency table was measured with batch {batch}: leave it out"
+        )
+    if table.points[-1][0] < 0.999 * graph.macs:
+        raise LatencyError(
+            f"the latency table ends at {table.points[-1][0]:g} MACs, and the network has {graph.macs:g}: it must "
+            "have a point for the whole network"
+        )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,9 @@ from torch import nn
 from lcprune.errors import BudgetError
 from lcprune.files import write_json
 from lcprune.latency.clock import Clock
-from lcprune.latency.limit import Kept, LatencyOutcome, parse_latency
+from lcprune.latency.limit import LatencyOutcome
+from lcprune.latency.table import Table
+from lcprune.limit import Limit
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lcprune")
 
 HELD = "held.json"
-ATTEMPTS = 4
+ATTEMPTS = 8
 _SLACK = 0.03  # of the limit: what may be left unused
+_AIM = 1 - _SLACK / 2
+_NEAR = 0.005  # of its MACs: what is closer to a network than this is not measured
+
+Kept = list[NDArray[np.int64]]
 
 
 def hold(
     clock: Clock,
-    given: Any,
+    limit: Limit,
     kept: Kept,
     cut: Callable[[Kept], tuple[Plan, nn.Module]],
     again: Callable[[float], Kept | None],
@@ -41,11 +46,10 @@ def hold(
 
     Args:
         clock: of the network before.
-        given: the limit, as the user wrote it.
+        limit: on its latency.
         kept: what was selected.
         cut: makes the plan and the smaller network.
-        again: selects under another limit on the *predicted* latency, in milliseconds, without a new search; None if
-            this method cannot.
+        again: selects from the same ranking with at most so many MACs; None if this method cannot.
         keep: where the answer is written down.
         resume: take it from there: measuring again might give another answer, and this network may have been tuned
             since.
@@ -54,66 +58,121 @@ def hold(
         The plan that keeps most of those within the limit (the last one if there is none), its network, and what became
         of the limit.
     """
-    number, absolute = parse_latency(given)
+    if clock.backend is None:
+        predicted, most = float(clock.predict(_counts(kept))), limit.of(clock.whole)
+        about = {} if clock.table is None else clock.table.about
+        met = predicted <= most * (1 + 1e-9)
+        return *cut(kept), LatencyOutcome(most, predicted_ms=predicted, met=met, about=about)
     selected = kept
-    known = _recall(keep, given, selected) if resume and clock.backend is not None else None
+    known = _recall(keep, limit, selected) if resume else None
     if known is not None:
         return *cut(known[0]), known[1]
-    plan, smaller = cut(kept)
-    predicted = float(clock.predict(_counts(kept)))
-    if clock.backend is None:
-        limit = number if absolute else number * clock.whole
-        return plan, smaller, LatencyOutcome(limit, predicted, met=predicted <= limit * (1 + 1e-9), about=clock.about)
+    assert clock.table is not None
     attempts: list[dict[str, float]] = []
+    tried: list[Tried] = []
     best: tuple[Plan, nn.Module, Kept, dict[str, float]] | None = None
-    missed = math.inf  # the least that was predicted for a network that missed the limit
     while True:
-        original, measured = clock.measure(smaller)
-        limit = number if absolute else number * original
-        now = {"predicted_ms": predicted, "measured_ms": measured, "original_ms": original, "limit_ms": limit}
-        attempts.append(now)
-        met = measured <= limit
-        if met and (best is None or predicted > best[-1]["predicted_ms"]):
-            best = (plan, smaller, kept, now)
-        missed = missed if met else min(missed, predicted)
-        if len(attempts) == ATTEMPTS or (met and measured >= (1 - _SLACK) * limit):
-            break
-        wanted = min(predicted * limit / measured, 0.99 * missed)
-        if best is not None and wanted < (1 + _SLACK) * best[-1]["predicted_ms"]:
-            break
-        logger.info("measured %.4g ms, and the limit is %.4g ms: selecting again", measured, limit)
-        try:
-            another = again(wanted)
-        except BudgetError:  # nothing smaller can be had
-            break
-        if another is None or all(np.array_equal(a, b) for a, b in zip(another, kept, strict=True)):
-            break
-        kept = another
         plan, smaller = cut(kept)
-        predicted = float(clock.predict(_counts(kept)))
+        original, measured = clock.measure(smaller)
+        now = {"macs": float(plan.macs), "measured_ms": measured, "original_ms": original}
+        now["limit_ms"] = limit.of(original)
+        attempts.append(now)
+        tried.append(Tried(now["macs"], measured / now["limit_ms"]))
+        if tried[-1].ratio <= 1 and (best is None or plan.macs > best[0].macs):
+            best = (plan, smaller, kept, now)
+        if len(attempts) == ATTEMPTS:
+            break
+        another = _another(tried, clock.table, again, kept if best is None else best[2])
+        if another is None:
+            break
+        logger.info("measured %.4g ms, and the limit is %.4g ms: selecting again", measured, now["limit_ms"])
+        kept = another
     plan, smaller, kept, now = best or (plan, smaller, kept, now)
     outcome = LatencyOutcome(
         now["limit_ms"],
-        now["predicted_ms"],
         now["measured_ms"],
         now["original_ms"],
-        best is not None,
-        tuple(attempts),
-        clock.about,
+        met=best is not None,
+        attempts=tuple(attempts),
+        about=clock.table.about,
     )
     (logger.info if outcome.met else logger.warning)("latency: %s", outcome)
     if keep is not None:
-        stored = {"given": str(given), "selected": _plain(selected), "kept": _plain(kept), "latency": outcome.to_json()}
+        stored = {"limit": str(limit), "selected": _plain(selected), "kept": _plain(kept), "latency": outcome.to_json()}
         write_json(keep, stored)
     return plan, smaller, outcome
 
 
-def _recall(keep: Path | None, given: Any, selected: Kept) -> tuple[Kept, LatencyOutcome] | None:
+class Tried(NamedTuple):
+    """A network that was measured.
+
+    Attributes:
+        macs: its multiply-adds.
+        ratio: its latency as a share of the limit.
+        most: with at most so many MACs, this network is selected.
+    """
+
+    macs: float
+    ratio: float
+    most: float = 0.0
+
+
+def _another(tried: list[Tried], table: Table, again: Callable[[float], Kept | None], last: Kept) -> Kept | None:
+    """The next network to be measured, other than `last`; None if there is none that is worth it."""
+    while True:
+        wanted = next_macs(tried, table)
+        if wanted is None:
+            return None
+        try:
+            kept = again(wanted)
+        except BudgetError:  # nothing smaller can be had
+            return None
+        if kept is None or not _same(kept, last):
+            return kept
+        largest = _largest_within(tried)
+        if largest is None or all(one.ratio <= 1 for one in tried):
+            return None
+        # Where widths are coarse, no network lies between this one and what was wanted: look further up.
+        tried[tried.index(largest)] = largest._replace(most=wanted)
+
+
+def next_macs(tried: Sequence[Tried], table: Table) -> float | None:
+    """How many MACs the next network may have; None if none is worth measuring.
+
+    Between the largest network within the limit and the smallest one above it, on the line through both; before there
+    are both, along the table, scaled to the network that was measured.
+    """
+    within = _largest_within(tried)
+    if within is not None and within.ratio >= 1 - _SLACK:
+        return None
+    larger = [one for one in tried if one.ratio > 1 and (within is None or one.macs > within.macs)]
+    above = min(larger, default=None)
+    if within is not None and above is not None:
+        low = max(within.macs, within.most)
+        if above.macs - low <= _NEAR * above.macs:
+            return None
+        part = (_AIM - within.ratio) / (above.ratio - within.ratio)
+        return low + float(np.clip(part, 0.1, 0.9)) * (above.macs - low)
+    one = within or above
+    assert one is not None
+    wanted = table.macs(table.ms(one.macs) * _AIM / one.ratio)
+    return None if abs(wanted - one.macs) <= _NEAR * one.macs else wanted
+
+
+def _largest_within(tried: Sequence[Tried]) -> Tried | None:
+    return max((one for one in tried if one.ratio <= 1), default=None)
+
+
+def _same(one: Kept, other: Kept) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _recall(keep: Path | None, limit: Limit, selected: Kept) -> tuple[Kept, LatencyOutcome] | None:
     """What was kept of the same selection under the same limit, and what became of that."""
     if keep is None or not keep.is_file():
         return None
     stored = json.loads(keep.read_text(encoding="utf-8"))
-    if (stored["given"], stored["selected"]) != (str(given), _plain(selected)):
+    if (stored["limit"], stored["selected"]) != (str(limit), _plain(selected)):
         return None
     kept = [np.array(units, dtype=np.int64) for units in stored["kept"]]
     return kept, LatencyOutcome.from_json(stored["latency"])

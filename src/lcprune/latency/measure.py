@@ -7,12 +7,8 @@ alike; the figures are medians over rounds, with the quartiles beside them.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import gc
 import statistics
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,9 +17,11 @@ from torch import Tensor, nn
 
 from lcprune import bf16
 from lcprune.errors import LatencyError
+from lcprune.latency.backends import Backend, make_backend
+from lcprune.latency.turns import Turns
 from lcprune.progress import Progress
 
-OUT_OF_MEMORY = "out of memory"
+_LARGE = 2**24  # bytes of a network's inputs
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,7 @@ def measure(
     batch_sizes: Sequence[int] = (1, 4, 16, 64),
     *,
     device: str | torch.device | None = None,
+    backend: str | Backend = "eager",
     rounds: int = 15,
     seconds: float = 0.05,
     warmup: int = 3,
@@ -76,6 +75,7 @@ def measure(
         example_inputs: a tensor or a tuple of arguments; tensors are repeated along their first dimension.
         batch_sizes: images at a time.
         device: None for the GPU where there is one.
+        backend: what runs them: one of `BACKENDS`, or a `Backend`.
         rounds: measurements per cell.
         seconds: least time of one measurement; fast networks run several times in it.
         warmup: runs before anything is measured.
@@ -89,68 +89,50 @@ def measure(
         raise LatencyError("no networks to measure")
     if rounds < 1 or any(size < 1 for size in batch_sizes):
         raise LatencyError(f"rounds={rounds}, batch_sizes={tuple(batch_sizes)}: expected positive numbers")
-    keep_memory()
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    runner = make_backend(backend, device) if isinstance(backend, str) else backend
     for model in models.values():
-        bf16.refuse_network(model, where, LatencyError)
+        bf16.refuse_network(model, runner.device, LatencyError)
+    label = torch.cuda.get_device_name(runner.device) if runner.device.type == "cuda" else str(runner.device)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     records: list[LatencyRecord] = []
-    before = {name: (model.training, _device_of(model)) for name, model in models.items()}
-    try:
-        for model in models.values():
-            model.to(where).eval()
-        with Progress("latency", total=len(batch_sizes) * rounds, enabled=progress) as bar:
-            for size in batch_sizes:
-                records += _cells(models, inputs, size, where, rounds, seconds, warmup, bar)
-    finally:
-        for name, model in models.items():
-            training, home = before[name]
-            model.train(training)
-            if home is not None:
-                model.to(home)
+    with _lent(models, runner.device), Progress("latency", len(batch_sizes) * rounds, enabled=progress) as bar:
+        for size in batch_sizes:
+            turns = Turns(runner, seconds, lambda size=size: bar.advance(batch=size))  # type: ignore[misc]
+            turns.take(models, inputs, size, (rounds, rounds), warmup)
+            records += [_record(name, size, label, turns.times[name], turns.errors.get(name)) for name in models]
     return records
 
 
-def _cells(
-    models: Mapping[str, nn.Module],
-    inputs: tuple[Any, ...],
-    size: int,
-    device: torch.device,
-    rounds: int,
-    seconds: float,
-    warmup: int,
-    bar: Progress,
-) -> list[LatencyRecord]:
-    times: dict[str, list[float]] = {name: [] for name in models}
-    repeats: dict[str, int] = {}
-    errors: dict[str, str] = {}
-    arguments: tuple[Any, ...] = ()
-    try:
-        arguments = tuple(batch_of(value, size, device) for value in inputs)
-    except (RuntimeError, MemoryError) as error:
-        if not _no_memory(error):
-            raise
-        errors = dict.fromkeys(models, OUT_OF_MEMORY)
-    for number in range(rounds + 1):
-        for name, model in models.items():
-            if name in errors:
-                continue
-            try:
-                if number == 0:
-                    repeats[name] = _prepare(lambda m=model: m(*arguments), device, seconds, warmup)  # type: ignore[misc]
-                else:
-                    times[name].append(_timed(lambda m=model: m(*arguments), repeats[name], device))  # type: ignore[misc]
-            except (RuntimeError, MemoryError) as error:
-                if not _no_memory(error):
-                    raise
-                errors[name] = OUT_OF_MEMORY
-                gc.collect()
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
-        if number:
-            bar.advance(batch=size)
-    label = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-    return [_record(name, size, label, times[name], errors.get(name)) for name in models]
+@torch.inference_mode()
+def measure_networks(
+    backend: Backend,
+    networks: Mapping[str, nn.Module],
+    example_inputs: tuple[Any, ...],
+    batch: int,
+    rounds: tuple[int, int] | None = None,
+) -> dict[str, float]:
+    """Milliseconds per batch of whole networks, in turns (unless they are large), until their medians are steady.
+
+    Args:
+        backend: what runs them.
+        networks: name -> network; put back to where and how they were.
+        example_inputs: their arguments; repeated to the batch size.
+        batch: samples at a time.
+        rounds: fewest and most measurements of each; None is 5 to 15, fewer for networks that take long.
+
+    Raises:
+        LatencyError: a network runs out of memory.
+    """
+    bytes_of = sum(value.nbytes for value in example_inputs if isinstance(value, Tensor))
+    alone = backend.hoards and bytes_of * batch / len(example_inputs[0]) > _LARGE  # together they would not fit
+    turns = Turns(backend, backend.moment)
+    with _lent(networks, backend.device):
+        for part in [{name: model} for name, model in networks.items()] if alone else [networks]:
+            turns.take(part, example_inputs, batch, rounds)
+    if turns.errors:
+        raise LatencyError(f"out of memory with batch {batch}: choose a smaller batch")
+    # Of two measurements the lower: what disturbs one makes it longer.
+    return {name: 1000 * statistics.median_low(times) for name, times in turns.times.items()}
 
 
 def _record(name: str, size: int, device: str, times: list[float], error: str | None) -> LatencyRecord:
@@ -161,61 +143,22 @@ def _record(name: str, size: int, device: str, times: list[float], error: str | 
     return LatencyRecord(name, size, device, 1000 * middle, middle * to_ms, low * to_ms, high * to_ms, len(times))
 
 
-def _prepare(run: Callable[[], Any], device: torch.device, seconds: float, warmup: int) -> int:
-    """Warm up, and say how many runs fill `seconds`."""
-    _timed(run, max(warmup, 1), device)
-    once = max(_timed(run, 1, device), 1e-7)
-    return max(1, min(1000, round(seconds / once)))
-
-
-def _timed(run: Callable[[], Any], repeats: int, device: torch.device) -> float:
-    """Seconds per run."""
-    _wait(device)
-    start = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    _wait(device)
-    return (time.perf_counter() - start) / repeats
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def keep_memory() -> None:
-    """Ask the C library to keep freed memory, as servers' allocators do.
-
-    Otherwise glibc hands the top of its heap back and takes it again at layers that depend on every other layer's size;
-    the page faults that follow make a cut network slower than the whole one. Does nothing where there is no glibc.
-    """
-    global _KEPT
-    if not _KEPT and sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            libc = ctypes.CDLL(None)
-            libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-            libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the most that it takes
-    _KEPT = True
-
-
-_KEPT = False
-
-
-def batch_of(value: Any, size: int, device: torch.device | None = None) -> Any:
-    """A tensor's samples, repeated or cut to `size` of them; anything else as it is."""
-    if not isinstance(value, Tensor) or value.dim() == 0:
-        return value
-    times = -(-size // value.shape[0])
-    return value.to(device or value.device).repeat(times, *[1] * (value.dim() - 1))[:size].contiguous()
+@contextlib.contextmanager
+def _lent(models: Mapping[str, nn.Module], device: torch.device) -> Iterator[None]:
+    """Networks on the device and in evaluation mode; afterwards where and how they were."""
+    before = {name: (model.training, _device_of(model)) for name, model in models.items()}
+    try:
+        for model in models.values():
+            model.to(device).eval()
+        yield
+    finally:
+        for name, model in models.items():
+            training, home = before[name]
+            model.train(training)
+            if home is not None:
+                model.to(home)
 
 
 def _device_of(model: nn.Module) -> torch.device | None:
     parameter = next(model.parameters(), None)
     return None if parameter is None else parameter.device
-
-
-def _no_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    text = str(error).lower()  # the CPU allocator raises a plain RuntimeError
-    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
