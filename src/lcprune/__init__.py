@@ -1,4 +1,4 @@
-"""Layer-compensated pruning: physically smaller CNNs that meet a limit, and the proof that they are what was meant.
+"""Layer-compensated pruning: physically smaller CNNs that meet a limit, checked to be what was meant.
 
 graph = lcprune.trace(model, example_inputs)
 result = lcprune.prune(model, example_inputs, macs=0.5, data=batches)

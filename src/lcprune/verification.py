@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from lcprune import bf16
 from lcprune.errors import PlanError
 from lcprune.graph.arithmetic import Arithmetic
 from lcprune.graph.outputs import Leaf
@@ -104,6 +105,8 @@ def verify(model: nn.Module, plan: Plan, example_inputs: Any, pruned: nn.Module 
         # Code that names a precision (x.float(), half-precision constants) cannot run in double, nor parts of a
         # network in single precision if others are in half.
         for dtype in (torch.float64, torch.float32, None):
+            if dtype is None:
+                bf16.refuse_network(smaller, torch.device("cpu"), PlanError)
             try:
                 return _Comparison(inner, plan, fresh, smaller, dtype).run(args)
             except (RuntimeError, TypeError, NotImplementedError) as error:

@@ -159,6 +159,7 @@ def test_scripted_part_is_refused_by_name() -> None:
         lcprune.trace(model, X)
 
 
+@pytest.mark.cpu_bf16
 def test_part_in_half_precision_is_compared_in_it() -> None:
     class Mixed(Small):
         def __init__(self) -> None:

@@ -259,8 +259,9 @@ class Trials:
     def _freeze_computed(self) -> bool:
         """Freeze channels whose number follows a cut in an attribute that the code also computes with."""
         units, found = self.structure.units, False
-        used = self.structure.computed_with(self._choose(None)) if units.groups else set()
-        for tie in self.structure.ties:
+        doubtful = [tie for tie in self.structure.ties if _place(tie) not in self._certain]
+        used = self.structure.computed_with(self._choose(None)) if units.groups and doubtful else set()
+        for tie in doubtful:
             groups = set(units.group_of[units.position(tie.atoms)].tolist()) - {-1}
             if (tie.module, tie.attribute) in used and groups:
                 name = f"{tie.module}.{tie.attribute}".removeprefix(".")
