@@ -1,13 +1,15 @@
 """Baselines of the paper's accuracy on CIFAR-10: recipes compared on held-out images, then some seeds on all images.
 
     python benchmarks/paper/fleet_baselines.py choose --data cifar10.npz --out runs/resnet56
-    python benchmarks/paper/fleet_baselines.py train --data cifar10.npz --out runs/resnet56 --epochs 200
+    python benchmarks/paper/fleet_baselines.py train --data cifar10.npz --out runs/resnet56 --epochs 300
+    python benchmarks/paper/fleet_baselines.py keep --data cifar10.npz --out runs/resnet56
 
 `choose` trains every recipe of RECIPES with two seeds on 45,000 images, all at once as a fleet, and writes
 OUT/recipes.json. The recipe with the best mean accuracy on the other 5,000 after the last epoch is the chosen one.
 `train` trains the chosen recipe on all 50,000 images, one network per seed, looks at the test images once, and writes
 OUT/seeds.json and OUT/seed-N.safetensors. After `--minutes` either writes checkpoints and leaves; the same command goes
-on.
+on. `keep` puts the weights into benchmarks/paper/baselines/, the first seed's in float32 and the others' in float16,
+judges these files, and puts the records into benchmarks/paper/results/.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from lcprune import data, models, tune
-from lcprune.files import write_json
+from lcprune.files import atomic_write, write_json
 from lcprune.tune.checkpoint import save_weights
 
 # The usual recipe of public CIFAR networks, and what is tried beside it. Batch 256 at 0.2 is as noisy as 128 at 0.1 and
@@ -40,6 +43,9 @@ RECIPES: dict[str, dict[str, float]] = {
     "smoothed": {"label_smoothing": 0.1},
 }
 TRIAL_SEEDS = (11, 12)
+KEPT = Path(__file__).parent / "baselines"
+RESULTS = Path(__file__).parent / "results"
+SILENT = 1e-6  # variance before a batch norm of a channel that training has given up
 
 
 def recipe_of(name: str, seed: int, options: argparse.Namespace) -> tune.Recipe:
@@ -135,6 +141,28 @@ def train(options: argparse.Namespace) -> None:
     print(f"{record['seconds']} s, {record['images_per_second']:,.0f} images/s", flush=True)
 
 
+def keep(options: argparse.Namespace) -> None:
+    """Put weights and records where they are committed."""
+    dataset = data.load(f"cifar10:{options.data}", seed=0, val=0)
+    record = json.loads((options.out / "seeds.json").read_text())
+    name = record["network"]
+    for number, row in enumerate(record["networks"]):
+        dtype = torch.float16 if number else torch.float32
+        file = KEPT / f"{name}-seed-{row['seed']}.safetensors"
+        weights = load_file(options.out / f"seed-{row['seed']}.safetensors")
+        stored = {key: value.to(dtype) if value.is_floating_point() else value for key, value in weights.items()}
+        with atomic_write(file) as temporary:
+            save_file(stored, temporary, metadata={"test_accuracy": f"{row['test_accuracy']:.4f}"})
+        _, accuracy = tune.evaluate(models.build(name, weights=file), dataset, "test", device=options.device)
+        row |= {"file": file.name, "stored_as": str(dtype).removeprefix("torch.")}
+        row |= {"file_accuracy": accuracy, "file_judged_on": torch.device(options.device).type}
+        spreads = torch.cat([value for key, value in weights.items() if key.endswith("running_var")])
+        row |= {"channels": len(spreads), "silent_channels": int((spreads < SILENT).sum())}
+        print(f"{file.name}: {row['test_accuracy']:.4f}, as stored {accuracy:.4f}", flush=True)
+    write_json(RESULTS / f"{name}-seeds.json", record, indent=1)
+    write_json(RESULTS / f"{name}-recipes.json", json.loads((options.out / "recipes.json").read_text()), indent=1)
+
+
 def about(results: Mapping[str, tune.FitResult], dataset: data.Dataset, options: argparse.Namespace) -> dict[str, Any]:
     """What every record says of where and how fast it was made."""
     any_one = next(iter(results.values()))
@@ -165,7 +193,7 @@ def epochs(results: Mapping[str, tune.FitResult]) -> dict[str, list[dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["choose", "train"])
+    parser.add_argument("what", choices=["choose", "train", "keep"])
     parser.add_argument("--data", required=True, help="CIFAR-10: an npz file or the folder of its batches")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--network", default="resnet56")
@@ -179,7 +207,7 @@ def main() -> None:
     parser.add_argument("--progress", action="store_true")
     options = parser.parse_args()
     options.began = time.time()
-    {"choose": choose, "train": train}[options.what](options)
+    {"choose": choose, "train": train, "keep": keep}[options.what](options)
 
 
 if __name__ == "__main__":
