@@ -173,6 +173,68 @@ def test_a_teacher_teaches_all_members(network: nn.Module, plans: list[Plan], di
         together(network, plans, digits, recipe=recipe)
 
 
+VARIANTS = [
+    replace(RECIPE, seed=3),
+    replace(RECIPE, seed=5, lr=0.005, weight_decay=5e-3, schedule="cosine"),
+    replace(RECIPE, seed=3, label_smoothing=0.3, warmup_epochs=1.0),
+]
+
+
+def starts(digits: Dataset) -> list[nn.Module]:
+    """Three random networks of one shape."""
+    made = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        made.append(models.build("digits_resnet"))
+    return made
+
+
+def test_random_starts_with_recipes_of_their_own_train_as_each_alone(digits: Dataset, tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(3)]
+    ours = starts(digits)
+    settings = {"models": ours, "seeds": None, "recipe": VARIANTS, "run_dirs": folders}
+    part = together(ours[0], [None] * 3, digits, max_seconds=0.0, **settings)
+    assert not any(result.finished for result in part)
+    results = together(ours[0], [None] * 3, digits, resume=True, **settings)
+    for result, begun, recipe, folder in zip(results, starts(digits), VARIANTS, folders, strict=True):
+        single = tune.fit(begun, digits, recipe, progress=False, device="cpu")
+        assert result.finished and json.loads((folder / "recipe.json").read_text()) == recipe.to_json()
+        assert [r["train_loss"] for r in result.history] == pytest.approx(
+            [r["train_loss"] for r in single.history], rel=1e-3
+        )
+        close(result.model, single.model)
+
+
+def test_each_difference_between_recipes_matters(digits: Dataset) -> None:
+    ours = [copy.deepcopy(starts(digits)[0]) for _ in range(4)]
+    begin = replace(RECIPE, epochs=1)
+    changes = ({}, {"lr": 0.011}, {"weight_decay": 0.05}, {"label_smoothing": 0.1})
+    together(
+        ours[0], [None] * 4, digits, models=ours, seeds=None, recipe=[replace(begin, **change) for change in changes]
+    )
+    same = ours[0].state_dict()
+    for model in ours[1:]:
+        assert max(float((model.state_dict()[name] - same[name]).abs().max()) for name in same) > 1e-4
+
+
+def test_recipes_with_one_head_rate_each(digits: Dataset) -> None:
+    recipes = [replace(RECIPE, epochs=1, head_lr=rate, seed=4) for rate in (0.02, 0.05, 0.1)]
+    results = together(starts(digits)[0], [None] * 3, digits, models=starts(digits), seeds=None, recipe=recipes)
+    for result, begun, recipe in zip(results, starts(digits), recipes, strict=True):
+        close(result.model, tune.fit(begun, digits, recipe, progress=False, device="cpu").model)
+    with pytest.raises(TuneError, match="a head_lr to all or none"):
+        together(
+            starts(digits)[0], [None] * 2, digits, seeds=None, recipe=[recipes[0], replace(recipes[0], head_lr=None)]
+        )
+
+
+def test_recipes_that_cannot_share_a_fleet_are_refused(network: nn.Module, digits: Dataset) -> None:
+    with pytest.raises(TuneError, match=r"differ in batch_size \(640, 320\)"):
+        together(network, [None] * 2, digits, seeds=None, recipe=[RECIPE, replace(RECIPE, batch_size=320)])
+    with pytest.raises(TuneError, match="2 recipes for 3 plans"):
+        together(network, [None] * 3, digits, seeds=None, recipe=[RECIPE] * 2)
+
+
 def test_a_stopped_fleet_goes_on_as_fleet_or_alone(
     network: nn.Module, plans: list[Plan], digits: Dataset, apart: list[nn.Module], tmp_path: Path
 ) -> None:
@@ -332,3 +394,16 @@ def test_on_a_gpu_one_captured_step_trains_all(
         assert result.history[-1]["train_loss"] == pytest.approx(single.history[-1]["train_loss"], abs=0.1)
         assert result.val_accuracy == pytest.approx(single.val_accuracy, abs=0.08)
         assert int(result.model.bn1.num_batches_tracked) == int(single.model.bn1.num_batches_tracked)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_on_a_gpu_recipes_of_their_own_are_followed(digits: Dataset, precision: str) -> None:
+    recipes = [replace(recipe, epochs=4, batch_size=128, precision=precision) for recipe in VARIANTS]
+    ours = starts(digits)
+    results = together(ours[0], [None] * 3, digits, models=ours, seeds=None, recipe=recipes, device="cuda")
+    for result, begun, recipe in zip(results, starts(digits), recipes, strict=True):
+        single = tune.fit(begun, digits, recipe, progress=False, device="cuda")
+        assert result.history[-1]["train_loss"] == pytest.approx(single.history[-1]["train_loss"], abs=0.1)
+        assert result.val_accuracy == pytest.approx(single.val_accuracy, abs=0.08)

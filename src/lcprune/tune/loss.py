@@ -35,23 +35,24 @@ def training_loss(logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits
 
 
 def member_losses(
-    logits: Tensor, labels: Tensor, members: int, recipe: Recipe, teacher_logits: Tensor | None = None
+    logits: Tensor, labels: Tensor, smoothing: Tensor, recipe: Recipe, teacher_logits: Tensor | None = None
 ) -> Tensor:
     """`training_loss` of each member of a fleet, whose batches lie one after another.
 
     Args:
         logits: (members * B, classes).
         labels: int64 (members * B,).
-        members: how many.
-        recipe: label smoothing and distillation.
+        smoothing: (members,), label smoothing of each.
+        recipe: distillation.
         teacher_logits: like `logits`, if a teacher teaches.
 
     Returns:
         float32 (members,).
     """
-    logits = logits.float()
-    loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing, reduction="none")
-    loss = loss.view(members, -1).mean(1)
+    members, logits = len(smoothing), logits.float()
+    hard = functional.cross_entropy(logits, labels, reduction="none").view(members, -1).mean(1)
+    even = -functional.log_softmax(logits, dim=1).mean(1).view(members, -1).mean(1)
+    loss = (1 - smoothing) * hard + smoothing * even
     if teacher_logits is None or recipe.distill == 0:
         return loss
     temperature = recipe.temperature

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +22,23 @@ from lcprune.tune.loss import training_loss
 from lcprune.tune.recipe import Recipe
 
 _WARMUP_STEPS = 4  # cuDNN chooses its kernels and the allocator settles before the capture
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Parameters that are updated alike.
+
+    Attributes:
+        params: what the optimizer changes.
+        momentum: one tensor per parameter, like it; none without momentum.
+        lr: learning rate before the schedule.
+        recipe: schedule and weight decay.
+    """
+
+    params: list[Tensor]
+    momentum: list[Tensor]
+    lr: float
+    recipe: Recipe
 
 
 class Stepper:
@@ -49,41 +69,44 @@ class Stepper:
     ) -> None:
         self.network, self.feed, self.recipe, self.teacher = network, feed, recipe, teacher
         self.device = feed.cursor.device
-        self.base = [rate for _, rate in groups]
-        # A learning rate in device memory can change between replays; on a CPU a number does.
-        self.rates = [torch.tensor(rate, device=self.device) for rate in self.base]
+        trained = [parameter for params, _ in groups for parameter in params]
+        # Zeros are what the first step assumes; having them now makes every step the same code.
+        self.momentum = [torch.zeros_like(parameter) for parameter in trained if recipe.momentum]
+        self.parts = self._parts(groups)
+        # Learning rates in device memory can change between replays; on a CPU numbers do.
+        self.base = torch.tensor([part.lr for part in self.parts], device=self.device)
+        self.rates = self.base.clone()
         on_gpu = self.device.type == "cuda"
         self.optimizer = torch.optim.SGD(
             [
-                {"params": params, "lr": tensor if on_gpu else rate}
-                for (params, rate), tensor in zip(groups, self.rates, strict=True)
+                {"params": part.params, "lr": rate if on_gpu else part.lr, "weight_decay": part.recipe.weight_decay}
+                for part, rate in zip(self.parts, self.rates, strict=True)
             ],
             lr=recipe.lr,
             momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
             nesterov=recipe.nesterov and recipe.momentum > 0,
             fused=True,
         )
-        self.momentum: list[Tensor] = []
-        if recipe.momentum:
-            # Zeros are what the first step assumes; having them now makes every step the same code.
-            for params, _ in groups:
-                for parameter in params:
-                    buffer = torch.zeros_like(parameter)
-                    self.optimizer.state[parameter]["momentum_buffer"] = buffer
-                    self.momentum.append(buffer)
+        for part in self.parts:
+            for parameter, buffer in zip(part.params, part.momentum, strict=False):
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer
         self.losses = torch.zeros(feed.steps, device=self.device)
         self.correct = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self.factors = torch.zeros(feed.steps, device=self.device)
-        self._host_factors: list[float] = []
+        self.factors = torch.zeros(feed.steps, len(self.parts), device=self.device)
+        self._host_factors = np.zeros((feed.steps, len(self.parts)))
         self.graph: torch.cuda.CUDAGraph | None = None
         if capture:
             self._capture()
 
+    def _parts(self, groups: list[tuple[list[nn.Parameter], float]]) -> list[Part]:
+        """The parameters by how they are updated."""
+        buffers = iter(self.momentum)
+        return [Part([*params], [*islice(buffers, len(params))], rate, self.recipe) for params, rate in groups]
+
     def start(self, epoch: int, step: int) -> None:
         """Prepare for an epoch, from the given step on."""
-        factors = self.recipe.factors(epoch, self.feed.steps)
-        self._host_factors = factors.tolist()
+        factors = np.stack([part.recipe.factors(epoch, self.feed.steps) for part in self.parts], axis=1)
+        self._host_factors = factors
         self.factors.copy_(torch.from_numpy(factors))
         self.feed.start(epoch, step)
         if step == 0:
@@ -97,9 +120,11 @@ class Stepper:
             self.graph.replay()
             return
         if self.device.type != "cuda":
-            for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
-                group["lr"] = base * self._host_factors[position]
-        self.optimizer.zero_grad(set_to_none=True)
+            for group, part, factor in zip(
+                self.optimizer.param_groups, self.parts, self._host_factors[position].tolist(), strict=True
+            ):
+                group["lr"] = part.lr * factor
+        self.network.zero_grad(set_to_none=True)
         self._body()
 
     def _body(self) -> None:
@@ -109,9 +134,7 @@ class Stepper:
         if not self.recipe.channels_last:
             images = images.contiguous()
         if self.device.type == "cuda":
-            factor = self.factors.index_select(0, cursor).view(())
-            for rate, base in zip(self.rates, self.base, strict=True):
-                torch.mul(factor, base, out=rate)
+            torch.mul(self.factors.index_select(0, cursor).view(-1), self.base, out=self.rates)
         with autocast(self.device, self.recipe.precision):
             logits = self.network(images)
             taught = None
@@ -120,12 +143,15 @@ class Stepper:
                     taught = self.teacher(images)
         loss = self._loss(logits, labels, taught)
         (loss.sum() if loss.dim() else loss).backward()
-        self.optimizer.step()
+        self._update()
         with torch.no_grad():
             self.losses.index_copy_(0, cursor, loss.detach().unsqueeze(0))
             # One row of hits per entry of `correct`: a network counts all images, a fleet those of each member.
             self.correct.add_((logits.detach().argmax(1) == labels).view(len(self.correct), -1).sum(1))
             cursor.add_(1)
+
+    def _update(self) -> None:
+        self.optimizer.step()
 
     def _loss(self, logits: Tensor, labels: Tensor, taught: Tensor | None) -> Tensor:
         return training_loss(logits, labels, self.recipe, taught)
@@ -139,13 +165,13 @@ class Stepper:
             with torch.cuda.stream(stream):
                 for _ in range(_WARMUP_STEPS):
                     self.feed.cursor.zero_()
-                    self.optimizer.zero_grad(set_to_none=True)
+                    self.network.zero_grad(set_to_none=True)
                     self._body()
             torch.cuda.current_stream(self.device).wait_stream(stream)
             torch.cuda.synchronize(self.device)
             self.feed.cursor.zero_()
             # Without gradients to add to, the captured backward pass writes them afresh at every replay.
-            self.optimizer.zero_grad(set_to_none=True)
+            self.network.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 self._body()

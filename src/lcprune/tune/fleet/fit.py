@@ -1,11 +1,12 @@
-"""Training many cuts of one network: the one public function."""
+"""Training many networks of one shape, or cuts of it: the one public function."""
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
+from lcprune.graph.skeleton import unwrap
 from lcprune.tune.distributed import World
 from lcprune.tune.evaluate import pick_device
 from lcprune.tune.fit import FitResult, _result, _settings, settled
@@ -29,12 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LostMembers", "fit_fleet"]
 
+# What recipes of one fleet may differ in.
+_OWN = {"lr", "head_lr", "schedule", "milestones", "gamma", "warmup_epochs", "weight_decay", "label_smoothing"}
+_OWN |= {"name", "seed"}
+
 
 def fit_fleet(
     original: nn.Module,
-    plans: Sequence[Plan],
+    plans: Sequence[Plan | None],
     dataset: Dataset,
-    recipe: Recipe | str = "finetune",
+    recipe: Recipe | str | Sequence[Recipe] = "finetune",
     *,
     models: Sequence[nn.Module] | None = None,
     seeds: Sequence[int] | None = None,
@@ -51,17 +57,19 @@ def fit_fleet(
 
     The cuts run as one network of the original's width with a set of weights for each of them, in which removed
     channels are zeros, and stay so. That does more arithmetic than the cuts need, in far fewer and larger pieces: it
-    pays on a GPU that small networks leave idle, and not on a CPU.
+    pays on a GPU that small networks leave idle, and not on a CPU. Networks that are not cut, such as several random
+    starts, train together likewise.
 
     Every member's folder gets the files that `fit` writes, so that either can go on with what the other began.
 
     Args:
         original: the network that was cut; it is not changed.
-        plans: one per member.
+        plans: one per member; None for a network that is not cut.
         dataset: arrays of images, such as CIFAR's.
-        recipe: how, or the name of a preset.
-        models: the cut networks; by default each plan applied to the original.
-        seeds: of each member's order and augmentation; by default the recipe's for all.
+        recipe: how, or the name of a preset; or one recipe per member. These may differ in learning rates, their
+            schedule, weight decay, label smoothing and seed.
+        models: the members' networks; by default each plan applied to the original.
+        seeds: of each member's order and augmentation; by default the recipe's.
         run_dirs: folders of the members' files.
         device: None for the GPU where there is one.
         teacher: the network to imitate when the recipe's `distill` is above 0; it runs once for all members.
@@ -77,18 +85,19 @@ def fit_fleet(
 
     Raises:
         TuneError: for networks whose cuts are more than a selection of weights, or in which zero weights are not
-            absent ones, for layers that a fleet does not know, and for image files: use `fit` there.
+            absent ones, for layers that a fleet does not know, and for image files: use `fit` there. For recipes that
+            differ in more than they may.
         LostMembers: if the loss of some members is not finite; its `members` are their numbers.
     """
     began = time.monotonic()
-    recipe = make_recipe(recipe) if isinstance(recipe, str) else recipe
+    recipes = [make_recipe(recipe)] * len(plans) if isinstance(recipe, str) else recipe
     folders = None if run_dirs is None else [Path(folder) for folder in run_dirs]
     for folder in folders or ():
         if not resume and (folder / "checkpoint.safetensors").exists():
             raise TuneError(
                 f"{folder} holds a run already: pass resume=True to go on with it, or choose another folder"
             )
-    fleet = make_fleet(original, plans, dataset, recipe, models, seeds, folders, device, teacher, looks)
+    fleet = make_fleet(original, plans, dataset, recipes, models, seeds, folders, device, teacher, looks)
     with _settings(fleet.world.device, original):
         try:
             import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
@@ -102,9 +111,9 @@ def fit_fleet(
 
 def make_fleet(
     original: nn.Module,
-    plans: Sequence[Plan],
+    plans: Sequence[Plan | None],
     dataset: Dataset,
-    recipe: Recipe,
+    recipe: Recipe | Sequence[Recipe],
     models: Sequence[nn.Module] | None = None,
     seeds: Sequence[int] | None = None,
     folders: Sequence[Path] | None = None,
@@ -115,27 +124,41 @@ def make_fleet(
     """A fleet that is ready to be prepared; arguments as of `fit_fleet`."""
     count = len(plans)
     where = pick_device(device)
-    recipe = settled(recipe, original, where)
-    seeds = [recipe.seed] * count if seeds is None else list(seeds)
-    cuts = [plan.apply(original) for plan in plans] if models is None else list(models)
+    given_recipes = [recipe] * count if isinstance(recipe, Recipe) else list(recipe)
+    recipes = [settled(own, original, where) for own in given_recipes]
+    seeds = [own.seed for own in recipes] if seeds is None else list(seeds)
     places: list[Path | None] = [None] * count if folders is None else list(folders)
-    _refuse(recipe, teacher, {"seeds": len(seeds), "run_dirs": len(places), "models": len(cuts)}, count)
+    given = {"recipes": len(recipes), "seeds": len(seeds), "run_dirs": len(places)}
+    _refuse(recipes, teacher, given if models is None else {**given, "models": len(models)}, count)
+    cuts = [_cut(original, plan) for plan in plans] if models is None else list(models)
     if folders is not None and len({folder.resolve() for folder in folders}) < count:
         raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, folders))}")
     world = World(0, 1, where)
     members = [
-        Member(number, cut, Layout(original, plan), dataset, replace(recipe, seed=seed), folder, world)
-        for number, (cut, plan, seed, folder) in enumerate(zip(cuts, plans, seeds, places, strict=True))
+        Member(number, cut, Layout(original, plan), dataset, replace(own, seed=seed), folder, world)
+        for number, (cut, plan, own, seed, folder) in enumerate(zip(cuts, plans, recipes, seeds, places, strict=True))
     ]
-    return Fleet(original, members, recipe, teacher, world, looks or {})
+    return Fleet(original, members, teacher, world, looks or {})
 
 
-def _refuse(recipe: Recipe, teacher: nn.Module | None, given: dict[str, int], count: int) -> None:
+def _cut(original: nn.Module, plan: Plan | None) -> nn.Module:
+    return copy.deepcopy(unwrap(original)) if plan is None else plan.apply(original)
+
+
+def _refuse(recipes: Sequence[Recipe], teacher: nn.Module | None, given: dict[str, int], count: int) -> None:
     if not count:
         raise TuneError("a fleet needs at least one plan")
     for what, number in given.items():
         if number != count:
             raise TuneError(f"{number} {what} for {count} plans: expected one for each")
+    recipe = recipes[0]
+    for name in sorted({field.name for field in fields(Recipe)} - _OWN):
+        values = list(dict.fromkeys(getattr(own, name) for own in recipes))
+        if len(values) > 1:
+            raise TuneError(
+                f"the recipes differ in {name} ({', '.join(map(repr, values))}), which is one for a whole fleet: train "
+                "those that agree together"
+            )
     if recipe.distill > 0 and teacher is None:
         raise TuneError(f"distill={recipe.distill} needs a teacher: pass the unpruned network")
     if recipe.compile:

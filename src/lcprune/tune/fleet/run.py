@@ -18,7 +18,6 @@ from lcprune.tune.fleet.layers import fleet_network
 from lcprune.tune.fleet.member import Member
 from lcprune.tune.fleet.step import FleetFeed, FleetStepper
 from lcprune.tune.loop import Loop
-from lcprune.tune.recipe import Recipe
 
 Looks = Mapping[int, Callable[[list[nn.Module]], None]]
 
@@ -46,7 +45,6 @@ class Fleet(Loop):
     Args:
         original: the network that the members are cuts of.
         members: the cuts.
-        recipe: shared by all; only their seeds differ.
         teacher: imitated when the recipe says so.
         world: this process, alone.
         looks: what to call after so many steps, with the members' networks.
@@ -56,14 +54,15 @@ class Fleet(Loop):
         self,
         original: nn.Module,
         members: Sequence[Member],
-        recipe: Recipe,
         teacher: nn.Module | None,
         world: World,
         looks: Looks,
     ) -> None:
-        self.original, self.members, self.recipe, self.world = original, list(members), recipe, world
+        self.original, self.members, self.world = original, list(members), world
+        # Of what the loop reads in it, nothing differs between members.
+        self.recipe = members[0].recipe
         self.looks = dict(looks)
-        self.teacher = teacher if recipe.distill > 0 else None
+        self.teacher = teacher if self.recipe.distill > 0 else None
         self.teacher_mode = teacher is not None and teacher.training
         self.place = Place()
         self.proved = False
@@ -84,20 +83,27 @@ class Fleet(Loop):
             layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
             self.teacher.to(device=device, memory_format=layout).eval()  # type: ignore[call-overload]
         own = dict(self.network.named_parameters())
-        trained = self.members[0].trained
-        if any(member.trained != trained for member in self.members):
-            raise TuneError("the members do not train the same parameters: give all the same requires_grad")
-        names = {name for part, _ in trained for name in part}
+        parts = [names for names, _ in self.members[0].trained]
+        if any([names for names, _ in member.trained] != parts for member in self.members):
+            raise TuneError(
+                "the members do not train the same parameters: give all the same requires_grad, and a head_lr to all "
+                "or none"
+            )
+        names = {name for part in parts for name in part}
         for name, parameter in own.items():
             parameter.requires_grad_(name in names)
-        groups = [([own[name] for name in part], rate) for part, rate in trained]
+        groups = [
+            ([own[name] for name in part], [member.trained[number][1] for member in self.members])
+            for number, part in enumerate(parts)
+        ]
+        recipes = [member.recipe for member in self.members]
         state = self.network.state_dict()
         for member in self.members:
             member.push_weights(state)
         self._compare()
         self.network.train()
         capture = device.type == "cuda" and recipe.cuda_graph and self.place.epoch < recipe.epochs
-        self.stepper: FleetStepper = FleetStepper(self.network, self.feed, recipe, groups, self.teacher, capture)
+        self.stepper: FleetStepper = FleetStepper(self.network, self.feed, recipes, groups, self.teacher, capture)
         for member in self.members:
             member.push_kept(self._momentum(), self.stepper)
 
@@ -184,13 +190,14 @@ class Fleet(Loop):
         self.place.step = first + len(losses)
         self.place.seconds = time.monotonic() - self.started
         self._save(leave_out=lost)
-        factor = self.recipe.factors(self.place.epoch, self.feed.steps)[first + step]
+        recipe = self.members[lost[0]].recipe
+        factor = recipe.factors(self.place.epoch, self.feed.steps)[first + step]
         folders = {number: self.members[number].folder for number in lost}
         named = ", ".join(f"{number}" + (f" ({folder})" if folder else "") for number, folder in folders.items())
         rest = "" if all(member.folder is None for member in self.members) else "; the others are saved as they are now"
         message = (
             f"the loss of member {named} is not finite from epoch {self.place.epoch + 1}, step {first + step + 1} of "
-            f"{self.feed.steps} on (learning rate {self.recipe.lr * factor:g}){rest}. A lower lr or a warm-up may "
+            f"{self.feed.steps} on (learning rate {recipe.lr * factor:g}){rest}. A lower lr or a warm-up may "
             "help, or `fit` for these alone."
         )
         raise LostMembers(message, lost)

@@ -26,7 +26,7 @@ class Layout:
 
     Args:
         original: the network that was cut.
-        plan: the cut.
+        plan: the cut; None for none.
 
     Attributes:
         index: name of a state entry -> int64, of the shape that it has in the cut network: flat position in the
@@ -37,7 +37,7 @@ class Layout:
         TuneError: if the plan does anything other than select entries; the message names the parameter.
     """
 
-    def __init__(self, original: nn.Module, plan: Plan) -> None:
+    def __init__(self, original: nn.Module, plan: Plan | None) -> None:
         whole = unwrap(original)
         self.shapes = {name: tensor.shape for name, tensor in whole.state_dict().items()}
         # Two numberings: a sum or a multiple of entries may look like an entry in one of them, not in both.
@@ -59,13 +59,15 @@ class Layout:
             self.index[name] = index
 
     @staticmethod
-    def _numbered(whole: nn.Module, plan: Plan, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _numbered(whole: nn.Module, plan: Plan | None, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         def number(name: str, tensor: Tensor) -> Tensor:
             if name not in numbers:  # a buffer that is no part of the state
                 return tensor.to("cpu", copy=True)
             return numbers[name].to(torch.float64).view(tensor.shape)
 
-        return {name: tensor.detach() for name, tensor in plan.apply(copy_with(whole, number)).state_dict().items()}
+        numbered = copy_with(whole, number)
+        numbered = numbered if plan is None else plan.apply(numbered)
+        return {name: tensor.detach() for name, tensor in numbered.state_dict().items()}
 
     def to(self, device: torch.device) -> Layout:
         """Move the indices to a device, and return this."""

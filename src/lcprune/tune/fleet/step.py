@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from lcprune.errors import TuneError
 from lcprune.tune.feed import ResidentFeed
 from lcprune.tune.loss import member_losses
 from lcprune.tune.recipe import Recipe
-from lcprune.tune.step import Stepper
+from lcprune.tune.step import Part, Stepper
 
 
 class FleetFeed(ResidentFeed):
@@ -48,6 +49,11 @@ class FleetFeed(ResidentFeed):
 class FleetStepper(Stepper):
     """A step of every member at once. What is minimised is the sum of their losses, so each gets its own gradient.
 
+    Args:
+        network, feed, teacher, capture: as of `Stepper`.
+        recipes: one per member. Where they differ, each member's share of a parameter is updated by itself.
+        groups: parameters, and the learning rate of each member.
+
     Attributes:
         losses: float32 (steps, members).
         correct: int64 (members,).
@@ -57,17 +63,41 @@ class FleetStepper(Stepper):
         self,
         network: nn.Module,
         feed: FleetFeed,
-        recipe: Recipe,
-        groups: list[tuple[list[nn.Parameter], float]],
+        recipes: Sequence[Recipe],
+        groups: list[tuple[list[nn.Parameter], list[float]]],
         teacher: nn.Module | None,
         capture: bool,
     ) -> None:
-        super().__init__(network, feed, recipe, groups, teacher)
-        self.members = len(feed.seeds)
+        self.members, self.recipes = len(feed.seeds), list(recipes)
+        self.alike = len({replace(recipe, seed=0, name="") for recipe in recipes}) == 1
+        self.shares: list[tuple[nn.Parameter, list[Tensor]]] = []
+        self.group_rates = [rates for _, rates in groups]
+        super().__init__(network, feed, recipes[0], [(params, rates[0]) for params, rates in groups], teacher)
+        self.smoothing = torch.tensor([recipe.label_smoothing for recipe in recipes], device=self.device)
         self.losses = torch.zeros(feed.steps, self.members, device=self.device)
         self.correct = torch.zeros(self.members, dtype=torch.int64, device=self.device)
         if capture:
             self._capture()
 
+    def _parts(self, groups: list[tuple[list[nn.Parameter], float]]) -> list[Part]:
+        whole = super()._parts(groups)
+        if self.alike:
+            return whole
+        parts = []
+        for (params, _), part, rates in zip(groups, whole, self.group_rates, strict=True):
+            shares = [[*parameter.detach()] for parameter in params]
+            self.shares += zip(params, shares, strict=True)
+            for number, (recipe, rate) in enumerate(zip(self.recipes, rates, strict=True)):
+                momentum = [buffer[number] for buffer in part.momentum]
+                parts.append(Part([own[number] for own in shares], momentum, rate, recipe))
+        return parts
+
+    def _update(self) -> None:
+        for parameter, shares in self.shares:
+            assert parameter.grad is not None
+            for share, gradient in zip(shares, parameter.grad, strict=True):
+                share.grad = gradient
+        super()._update()
+
     def _loss(self, logits: Tensor, labels: Tensor, taught: Tensor | None) -> Tensor:
-        return member_losses(logits, labels, self.members, self.recipe, taught)
+        return member_losses(logits, labels, self.smoothing, self.recipe, taught)
