@@ -229,7 +229,7 @@ def test_recipes_with_one_head_rate_each(digits: Dataset) -> None:
 
 
 def test_recipes_that_cannot_share_a_fleet_are_refused(network: nn.Module, digits: Dataset) -> None:
-    with pytest.raises(TuneError, match=r"differ in batch_size \(640, 320\)"):
+    with pytest.raises(TuneError, match=r"differ in batch_size \(160, 320\)"):
         together(network, [None] * 2, digits, seeds=None, recipe=[RECIPE, replace(RECIPE, batch_size=320)])
     with pytest.raises(TuneError, match="2 recipes for 3 plans"):
         together(network, [None] * 3, digits, seeds=None, recipe=[RECIPE] * 2)
