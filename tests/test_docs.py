@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lcprune import latency
+import few_digits
+from lcprune import Search, latency
 from lcprune.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +36,9 @@ def table_by_widths(graph: Any, batch: int, **_: Any) -> latency.Table:
 @pytest.mark.parametrize("page", RUN)
 def test_the_examples_run(page, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
+    few, some = few_digits.build(), functools.partial(Search, pool=4, iterations=4)
+    monkeypatch.setattr("lcprune.data.registry._digits", lambda: few)  # the ways are tried, not how well they do
+    monkeypatch.setattr("lcprune.framework.Search", some)  # where an example leaves the search to its defaults
     if page == "docs/how-to/latency.md":  # on a busy machine a measured table may say that no limit can be met
         monkeypatch.setattr("lcprune.latency.clock.measure_table", table_by_widths)
     namespace: dict[str, object] = {"__name__": "docs"}
