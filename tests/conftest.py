@@ -15,9 +15,10 @@ import torch
 import lcprune
 from lcprune import bf16
 
-BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
-if BENCHMARKS not in sys.path:
-    sys.path.insert(0, BENCHMARKS)
+HERE = Path(__file__).parent
+for folder in (HERE, HERE.parent / "benchmarks"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 import digit_networks  # noqa: E402
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+import few_digits
+from lcprune import Search
 from lcprune.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +26,9 @@ PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p 
 @pytest.mark.parametrize("page", RUN)
 def test_the_examples_run(page, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
+    few, some = few_digits.build(), functools.partial(Search, pool=4, iterations=4)
+    monkeypatch.setattr("lcprune.data.registry._digits", lambda: few)  # the ways are tried, not how well they do
+    monkeypatch.setattr("lcprune.framework.Search", some)  # where an example leaves the search to its defaults
     namespace: dict[str, object] = {"__name__": "docs"}
     for kind, text in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
         named = re.match(r"# (\w+\.py)\n", text)

@@ -29,13 +29,14 @@ from lcprune.runs import Run
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "benchmarks" / "paper"
+DATA = f"{Path(__file__).with_name('few_digits.py')}:build"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 NET = TINY.network
 SOME = [f"{NET}/{name}" for name in ("metric", "tune/[ns]*-50/1", "objective/50/*", "best/naive-long-distilled/1")]
 
 
 def cells_of(out: Path, *words: object) -> list[str]:
-    command = [sys.executable, SCRIPTS / "run.py", "--data", "digits", "--tiny", "--device", "cpu", "--out", out]
+    command = [sys.executable, SCRIPTS / "run.py", "--data", DATA, "--tiny", "--device", "cpu", "--out", out]
     return [str(word) for word in (*command, *words)]
 
 
@@ -118,7 +119,7 @@ def bench(tmp_path: Path, carried: Path) -> Bench:
     (tmp_path / NET).mkdir()
     for name in ("frontier", "sweep"):
         (tmp_path / NET / name).symlink_to(carried / NET / name)
-    return Bench("digits", tmp_path, replace(TINY, epochs=3), "cpu")
+    return Bench(DATA, tmp_path, replace(TINY, epochs=3), "cpu")
 
 
 def test_a_fleet_of_cells_goes_on_where_it_stopped_and_ends_as_fit_does(bench: Bench) -> None:
@@ -206,7 +207,7 @@ def test_searches_come_first_then_full_fleets(tmp_path: Path) -> None:
 def test_our_best_is_chosen_once_and_on_validation_images(
     carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--data", "digits", "--tiny", "--device", "cpu", "--runs", str(carried), "--results", str(tmp_path)]
+    words = ["--data", DATA, "--tiny", "--device", "cpu", "--runs", str(carried), "--results", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["best.py", *words])
     best.main()
     record = json.loads((tmp_path / "best.json").read_text())

@@ -19,7 +19,7 @@ NET = TINY.network
 
 def test_a_method_s_own_weights_are_tuned_and_shown(tmp_path: Path) -> None:
     cells, out = registry(TINY), tmp_path / "runs"
-    bench = Bench("digits", out, TINY, "cpu")
+    bench = Bench(f"{Path(__file__).with_name('few_digits.py')}:build", out, TINY, "cpu")
     for method in rivals.WORDS:
         name = f"{method}-50/1"
         cut, tuned = cells[f"{NET}/method/{name}"], cells[f"{NET}/rival/{name}"]

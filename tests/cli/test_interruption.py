@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("interrupted.py")
+SCRIPT = Path(__file__).parents[1] / "signalled.py"
 
 
 def interrupted(*words: object) -> str:
     """Run a command in a process that is interrupted, and return what it said."""
-    command = [sys.executable, *map(str, (SCRIPT, *words))]
+    command = [sys.executable, *map(str, (SCRIPT, "SIGINT", *words))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr

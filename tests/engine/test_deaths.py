@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ from lcprune.data import load
 from lcprune.engine import RayEngine
 from lcprune.runs import Run
 from lcprune.tune import fit, recipe
+
+SIGNALLED = Path(__file__).parents[1] / "signalled.py"
 
 
 @pytest.fixture(scope="module")
@@ -169,28 +172,27 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
 
 
 @pytest.mark.slow
-def test_the_process_that_leads_is_killed(tmp_path) -> None:
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install lcprune[ray]")
-    ray.shutdown()
+def test_the_process_that_leads_is_killed(cluster, tmp_path) -> None:
     network = write_network(tmp_path)
     command = ["prune", network, "--data", "digits", "--macs", "50%", "--device", "cpu", "--quiet", "--no-report"]
-    small = ["--set", "search.pool=8", "--set", "search.iterations=40", "--set", "search.images=500"]
-    assert main([*command, *small, "--set", "search.together=2", "--out", str(tmp_path / "here")]) == 0
+    command += ["--set", "search.pool=6", "--set", "search.iterations=14", "--set", "search.images=64"]
+    assert main([*command, "--set", "search.together=2", "--out", str(tmp_path / "here")]) == 0
+    cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
     there = tmp_path / "there"
-    cluster = ["--engine", "ray", "--address", "local", "--workers", "2", "--out", str(there)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lcprune", *command, *small, *cluster], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    command += ["--engine", "ray", "--address", cluster.address, "--workers", "2", "--out", str(there)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    killed = subprocess.run(
+        [sys.executable, str(SIGNALLED), "SIGKILL", "search", "12", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     file = there / "networks" / "lcp-50-pc" / "search.jsonl"
-    try:
-        deadline = time.monotonic() + 100
-        while lines(file) < 12 and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert process.poll() is None, "the run ended before it could be killed"
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert 12 <= lines(file) < 49 and not Run.open(there).records("results")
-    assert main([*command, *small, *cluster, "--resume"]) == 0
+    assert lines(file) == 1 + 12 and not Run.open(there).records("results")
+    assert main([*command, "--resume"]) == 0
+    assert lines(file) == 1 + 20
     assert rows(tmp_path / "here") == rows(there)
     assert same_weights(tmp_path / "here", there)

@@ -15,7 +15,7 @@ from engine_helpers import SHORT, pruned, told
 
 import lcprune
 from lcprune import Search
-from lcprune.engine import LocalEngine, RayEngine, make_engine
+from lcprune.engine import LocalEngine, RayEngine, crew, make_engine
 from lcprune.search import read_records
 
 
@@ -183,11 +183,12 @@ def test_selections_survive_the_way(plain, digits) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(unpack(key, sizes), kept, strict=True))
 
 
-def test_a_candidate_that_ends_every_worker_is_refused(plain, digits, two) -> None:
+def test_a_candidate_that_ends_every_worker_is_refused(plain, digits, two, monkeypatch) -> None:
     def fatal(output, target):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(lcprune.EngineError, match="workers died of the same candidate"):
+    monkeypatch.setattr(crew, "_ATTEMPTS", 2)  # each worker once: the third would have to wait for one to come back
+    with pytest.raises(lcprune.EngineError, match="2 workers died of the same candidate"):
         pruned(plain, digits, two, loss_fn=fatal)
 
 
