@@ -62,6 +62,9 @@ def inspect(
     if graph.frozen:
         out.print()
         print_table("What stays as it is", ["layer", "why"], [[n, why] for n, why in graph.frozen.items()])
+    if graph.unread:
+        out.print()
+        out.print(f"Never read, so left as they are: {', '.join(graph.unread)}", markup=False)
     if explain:
         out.print()
         out.print(graph.explain(), markup=False)
@@ -104,6 +107,7 @@ def as_json(name: str, graph: lcprune.ChannelGraph, layers: Mapping[str, Any]) -
         "params": int(graph.params),
         "groups": groups,
         "frozen": dict(graph.frozen),
+        "unread": list(graph.unread),
         "layers": dict(layers),
     }
 
