@@ -36,13 +36,11 @@ import method_times
 import torch
 
 from lcprune import data
-from lcprune.cli.networks import open_network
-from lcprune.cli.prepare import trace
-from lcprune.cli.study import Study
 from lcprune.errors import TuneError
 from lcprune.files import write_json
 from lcprune.runs import Run
 from lcprune.search import Search
+from lcprune.study import Study, open_network, trace
 from lcprune.tune import recipe
 
 TRAIN = ("--set", "tune.batch_size=64", "--set", "tune.schedule=cosine")

@@ -19,14 +19,13 @@ import torch
 from torch import nn
 
 import lcprune
-from lcprune.cli.networks import PLAN, WEIGHTS, Network
-from lcprune.cli.prepare import trace
 from lcprune.data import Dataset
 from lcprune.engine import Engine, LocalEngine
 from lcprune.latency import Latency
 from lcprune.limit import Limit
 from lcprune.runs import Run
 from lcprune.search import Record, Search
+from lcprune.study.networks import PLAN, WEIGHTS, Network, trace
 from lcprune.tune import Recipe
 
 logger = logging.getLogger("lcprune")

@@ -8,9 +8,9 @@ import numpy as np
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from lcprune.cli.study import Study
 from lcprune.evaluate import draw, make_evaluator
 from lcprune.progress import Progress
+from lcprune.study.study import Study
 
 
 def record_metric_error(study: Study, metrics: Sequence[str], units: int, seed: int = 0) -> None:
