@@ -60,7 +60,7 @@ def compare(
     from lcprune.cli.machines import open_engine
     from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
     from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
-    from lcprune.study import Study, check_reachable, record_metric_error, trace
+    from lcprune.study import Study, check_reachable, record_metric_error, trace_network
 
     check_names(methods, metric)
     search, options = make_search(ctx), make_options(ctx, methods)
@@ -72,7 +72,7 @@ def compare(
     dataset = need_data(data or folder_setting(model, "data"), "a comparison")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
-    graph = trace(network)
+    graph = trace_network(network)
     check_reachable(graph, macs, None, min_keep, multiple_of)
     with open_engine(ctx, search, whole=True) as (machines, search), start_run(ctx, "compare", model) as run:
         study = Study(

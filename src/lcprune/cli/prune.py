@@ -67,7 +67,7 @@ def prune(
     from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
     from lcprune.cli.sources import describe_source, folder_setting, open_data, open_network, pick_device
     from lcprune.latency import Latency
-    from lcprune.study import Study, check_reachable, make_network, record_metric_error, trace
+    from lcprune.study import Study, check_reachable, make_network, record_metric_error, trace_network
 
     _check_table(latency_table, latency)
     timed = None if latency is None else Latency(latency, batch, backend, latency_table)
@@ -90,7 +90,7 @@ def prune(
         )
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
-    graph = trace(network)
+    graph = trace_network(network)
     check_reachable(graph, [] if macs is None else [macs], params, min_keep, multiple_of)
     with open_engine(ctx, search) as (machines, search), start_run(ctx, "prune", model) as run:
         network.describe(run, pruned=True)
@@ -176,7 +176,7 @@ def pareto(
     from lcprune.compensations import LEARN
     from lcprune.frontier import METHODS as FRONTIER_METHODS
     from lcprune.latency import Latency
-    from lcprune.study import ORIGINAL, NetworkJob, Study, check_reachable, run_jobs, trace
+    from lcprune.study import ORIGINAL, NetworkJob, Study, check_reachable, run_jobs, trace_network
 
     check_names(methods, metric)
     _check_table(latency_table, latency)
@@ -194,7 +194,7 @@ def pareto(
     dataset = need_data(data or folder_setting(model, "data"), "a frontier", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
-    graph = trace(network)
+    graph = trace_network(network)
     if macs is None and latency is None:
         macs = o.FRONTIER
     check_reachable(graph, macs or (), None, min_keep, multiple_of)

@@ -3,7 +3,7 @@
 from lcprune.study.jobs import NetworkJob, make_network, run_jobs
 from lcprune.study.latency import latency_rows, record_latency
 from lcprune.study.metric_error import record_metric_error
-from lcprune.study.networks import Network, open_network, trace
+from lcprune.study.networks import Network, open_network, trace_network
 from lcprune.study.reachable import check_reachable
 from lcprune.study.study import ORIGINAL, Study, epoch_rows, judge, save_plain
 
@@ -22,5 +22,5 @@ __all__ = [
     "record_metric_error",
     "run_jobs",
     "save_plain",
-    "trace",
+    "trace_network",
 ]

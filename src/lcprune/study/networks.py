@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-import lcprune
 from lcprune import models
 from lcprune.errors import LcpruneError, ModelError
 from lcprune.files import write_json
+from lcprune.graph import ChannelGraph, trace
 from lcprune.mirror import is_url
+from lcprune.plan import Plan
 from lcprune.runs import Run
+from lcprune.storage import load
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
@@ -109,10 +111,10 @@ def open_network(
     return network
 
 
-def trace(network: Network) -> lcprune.ChannelGraph:
+def trace_network(network: Network) -> ChannelGraph:
     """Trace a network, and say how long it took."""
     started = time.perf_counter()
-    graph = lcprune.trace(network.model, network.example)
+    graph = trace(network.model, network.example)
     seconds = time.perf_counter() - started
     logger.info("traced %s: %d groups in %.1f s", network.name, len(graph.groups), seconds)
     return graph
@@ -138,8 +140,8 @@ def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | s
         raise ModelError(f"{run.place} does not say which network it holds ({NETWORK} is missing or damaged)") from None
     base = open_network(spec, num_classes=built.get("num_classes"), shape=shape or built.get("input_shape"))
     if run.file(PLAN).is_file():
-        model = lcprune.load(run.path, base.model)
-        plan = lcprune.Plan.load(run.file(PLAN))
+        model = load(run.path, base.model)
+        plan = Plan.load(run.file(PLAN))
     else:
         model, plan = base.model, None
         models.load_weights(model, run.file(WEIGHTS))

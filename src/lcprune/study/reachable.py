@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-import lcprune
+from lcprune.graph import ChannelGraph
 from lcprune.limit import Limit, format_count
 from lcprune.select import Limits, Ranking
 from lcprune.task import width_of
@@ -16,7 +16,7 @@ logger = logging.getLogger("lcprune")
 
 
 def check_reachable(
-    graph: lcprune.ChannelGraph,
+    graph: ChannelGraph,
     macs: Sequence[Limit],
     params: Limit | None,
     min_keep: float,
