@@ -36,13 +36,11 @@ import method_times
 import torch
 
 from lcprune import data
-from lcprune.cli.networks import open_network
-from lcprune.cli.prepare import trace
-from lcprune.cli.study import Study
 from lcprune.errors import TuneError
 from lcprune.files import write_json
 from lcprune.runs import Run
 from lcprune.search import Search
+from lcprune.study import Study, open_network, trace_network
 from lcprune.tune import recipe
 
 TRAIN = ("--set", "tune.batch_size=64", "--set", "tune.schedule=cosine")
@@ -101,7 +99,7 @@ def compute(cell: Cell) -> dict[str, Any]:
         tuning = recipe("finetune", epochs=cell.epochs, **cell.tuning)
         search = Search(recalibrate=False)  # the paper's LcP
         study = Study(run, network, dataset, tuning, search=search, progress=False, options={cell.method: cell.options})
-        study.graph = trace(network)  # before the clock starts
+        study.graph = trace_network(network)  # before the clock starts
         try:
             row = study.cut(cell.method, {"macs": 0.5}, cell.seed)
         except TuneError as error:  # a setting under which the training fails is one not to choose

@@ -55,7 +55,7 @@ RESULTS = Path(__file__).parent / "results"
 class Rebuild(Evaluator):
     """Copy the network, cut the copy, run it."""
 
-    def _compute(self, kept: Kept) -> float:
+    def compute(self, kept: Kept) -> float:
         started = time.perf_counter()
         model = self.graph.plan(list(kept)).apply(copy.deepcopy(self.graph.model)).eval()
         started = self._timed("preparing", started)
@@ -87,7 +87,7 @@ class Mask(Evaluator):
 
         return multiply
 
-    def _compute(self, kept: Kept) -> float:
+    def compute(self, kept: Kept) -> float:
         started = time.perf_counter()
         self.flags[:-1] = torch.from_numpy(self._mask(kept)).to(self.flags)
         started = self._timed("preparing", started)

@@ -29,10 +29,10 @@ from torch import nn  # noqa: E402
 
 import lcprune  # noqa: E402
 from lcprune import data, models, tune  # noqa: E402
-from lcprune.cli.study import epoch_rows  # noqa: E402
 from lcprune.errors import TuneError  # noqa: E402
 from lcprune.files import write_json  # noqa: E402
 from lcprune.runs import Run  # noqa: E402
+from lcprune.study import epoch_rows  # noqa: E402
 from lcprune.tune.checkpoint import save_weights  # noqa: E402
 from paper.birds_cells import BIRDS, NETWORK, TINY, Birds, cells  # noqa: E402
 from paper.cells import DONE, Cell, chosen, percent  # noqa: E402

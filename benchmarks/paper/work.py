@@ -20,13 +20,11 @@ from torch import nn
 
 import lcprune
 from lcprune import data, models, tune
-from lcprune.cli.metric_error import record_metric_error
-from lcprune.cli.networks import Network
-from lcprune.cli.study import Study, epoch_rows
 from lcprune.data import Dataset
 from lcprune.files import write_json
 from lcprune.runs import Run
 from lcprune.storage import PLAN
+from lcprune.study import Network, Study, epoch_rows, record_metric_error
 from lcprune.tune.checkpoint import save_weights
 from paper.cells import DONE, Cell, percent
 from paper.scale import Scale

@@ -6,13 +6,9 @@ its name.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
-import logging
 import os
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import lcprune
 from lcprune import bf16
 from lcprune.errors import ExportError, LcpruneError, MissingDependencyError
 from lcprune.files import atomic_write
+from lcprune.onnx_runtime import session_options, silence
+from lcprune.storage import save
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ""}
 TOLERANCE = 1e-4
@@ -107,8 +104,6 @@ def _onnx(network: nn.Module, inputs: Tensor, expected: Tensor, target: Path, pl
                 external_data=False,
                 verbose=False,
             )
-        from lcprune.latency.onnx import session_options
-
         session = onnxruntime.InferenceSession(str(temporary), session_options(), providers=["CPUExecutionProvider"])
         name = session.get_inputs()[0].name
         outputs = [torch.from_numpy(session.run(None, {name: part.numpy()})[0]) for part in (inputs, inputs[:1])]
@@ -138,7 +133,7 @@ def _safetensors(network: nn.Module, inputs: Tensor, expected: Tensor, target: P
     from safetensors.torch import load_file, save_file
 
     if plan is not None:
-        lcprune.save(target, network, plan)
+        save(target, network, plan)
         file = target / "model.safetensors"
     else:
         file = target / "model.safetensors"
@@ -170,19 +165,3 @@ def _compare(who: str, outputs: list[Any], expected: Tensor) -> float:
 def _size(path: Path) -> int:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
-
-
-@contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Exporters tell of their own steps, on stdout and as warnings; none of it helps whoever exports."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)

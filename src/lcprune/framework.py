@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
-import lcprune
 from lcprune.choosing import methods, reselect
 from lcprune.engine import Engine, make_engine
+from lcprune.errors import DataError
 from lcprune.evaluate import draw
-from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.graph import ChannelGraph, trace
 from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.hold import HELD, hold
 from lcprune.latency.limit import Latency, LatencyOutcome
@@ -109,13 +109,13 @@ def prune(
     """
     chosen = methods.get(method)
     if chosen.needs_data and data is None:
-        raise lcprune.errors.DataError(f"method {method!r} needs data=, an iterable of (input, target) batches")
+        raise DataError(f"method {method!r} needs data=, an iterable of (input, target) batches")
     own = chosen.read_options(options)
     search, wanted = search or Search(), Latency.of(latency)
     macs = None if macs is None else parse_limits(macs, "macs")
     params = None if params is None else parse_limits(params, "params")
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
+    graph = graph or trace(model, example_inputs, ignore=ignore)
     folder = None if run_dir is None else Path(run_dir)
     width = width_of(graph, multiple_of)
     clock = None if wanted is None else make_clock(graph, wanted, min_keep, width, folder, resume)
@@ -192,7 +192,7 @@ class _Run:
                 held = step.plan.meta.get("latency")
                 latency = None if held is None else LatencyOutcome.from_json(held)
                 continue
-            graph = first if model is first.model else lcprune.trace(model, first.example_inputs, ignore=self.ignore)
+            graph = first if model is first.model else trace(model, first.example_inputs, ignore=self.ignore)
             clock = None if self.clock is None else self.clock.after(graph, kept)
             if clock is not None and LATENCY in limit.extra:
                 limit = replace(limit, extra={LATENCY: limit.extra[LATENCY]._replace(cost=clock.predict)})

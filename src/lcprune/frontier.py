@@ -14,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-import lcprune
 from lcprune.choosing import methods
 from lcprune.compensations import LEARN, choose
 from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
 from lcprune.evaluate import draw
 from lcprune.framework import hold_choice
-from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.graph import ChannelGraph, trace
 from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.hold import HELD
 from lcprune.latency.limit import Latency, LatencyOutcome
@@ -154,7 +153,7 @@ def pareto(
     search, wanted = search or Search(), _listed(latency)
     columns = _columns(macs, params, wanted)
     example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    graph = graph or lcprune.trace(model, example_inputs, ignore=ignore)
+    graph = graph or trace(model, example_inputs, ignore=ignore)
     folder = None if run_dir is None else Path(run_dir)
     width = width_of(graph, multiple_of)
     clock = None if wanted is None else make_clock(graph, wanted, min_keep, width, folder, resume)

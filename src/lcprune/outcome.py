@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-import lcprune
 from lcprune.errors import ConfigError, PlanError
 from lcprune.files import write_json
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.latency.limit import LatencyOutcome
 from lcprune.plan import Plan
 from lcprune.search import Record, read_records
+from lcprune.storage import load, save
+from lcprune.verification import verify
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,7 @@ def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None = None) -> 
     Raises:
         PlanError: the smaller network does not compute what the silenced one does.
     """
-    verification = lcprune.verify(graph.model, plan, graph.example_inputs, smaller)
+    verification = verify(graph.model, plan, graph.example_inputs, smaller)
     if not verification.ok:
         raise PlanError(
             f"the smaller network is off by {verification.max_error:.3g} from the original with the same "
@@ -90,7 +91,7 @@ def compose(kept: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, ND
 def save_step(folder: Path | None, config: dict[str, Any], model: nn.Module, plan: Plan) -> None:
     """Write a round's network, plan and, last, the mark that it is complete."""
     if folder is not None:
-        lcprune.save(folder, model, plan)
+        save(folder, model, plan)
         write_json(folder / "step.json", config)
 
 
@@ -116,4 +117,4 @@ def load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) 
     records = folder / "search.jsonl"
     history = read_records(records)[1] if records.exists() else []
     step = Step(config["limits"], Plan.load(folder / "plan.json"), history)
-    return lcprune.load(folder, copy.deepcopy(first.model)), step
+    return load(folder, copy.deepcopy(first.model)), step

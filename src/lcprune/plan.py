@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.copies import named_tensors, unwrap
 from lcprune.errors import PlanError
 from lcprune.files import atomic_write
-from lcprune.graph.run import named_tensors
-from lcprune.graph.skeleton import unwrap
 from lcprune.surgery import AttributeChange, cut
 
 VERSION = 1

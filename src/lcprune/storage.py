@@ -10,10 +10,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from lcprune.copies import named_tensors, unwrap
 from lcprune.errors import PlanError
 from lcprune.files import atomic_write
-from lcprune.graph.run import named_tensors
-from lcprune.graph.skeleton import unwrap
 from lcprune.plan import Plan
 
 PLAN, WEIGHTS = "plan.json", "model.safetensors"

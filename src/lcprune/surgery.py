@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.weight_norm import WeightNorm
 
-from lcprune.graph.run import named_tensors
-from lcprune.graph.skeleton import copy_with, resize
+from lcprune.copies import copy_with, named_tensors, resize
 
 Cuts = Mapping[str, Mapping[int, NDArray[np.int64]]]
 

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from lcprune import bf16
+from lcprune.copies import copy_with, unwrap
 from lcprune.errors import PlanError
 from lcprune.graph.arithmetic import Arithmetic
 from lcprune.graph.outputs import Leaf
 from lcprune.graph.silence import Numbers, Silence, Used
-from lcprune.graph.skeleton import copy_with, inputs_to, set_mode, untouched, unwrap
+from lcprune.graph.skeleton import inputs_to, set_mode, untouched
 from lcprune.plan import Plan
 from lcprune.surgery import set_number
 

@@ -8,9 +8,9 @@ import pytest
 
 import lcprune as library
 from lcprune import models
-from lcprune.cli import errands
 from lcprune.runs import Run
 from lcprune.search import read_records
+from lcprune.study import jobs
 from lcprune.tune import fit_fleet
 
 
@@ -112,8 +112,8 @@ def test_pareto_tunes_its_networks_as_one_where_that_is_faster(lcprune, trained,
         asked.append(len(plans))
         return fit_fleet(original, plans, *arguments, **options)
 
-    monkeypatch.setattr(errands, "fit_fleet", spy)
-    monkeypatch.setattr(errands, "_fleets_pay", lambda device: True)
+    monkeypatch.setattr(jobs, "fit_fleet", spy)
+    monkeypatch.setattr(jobs, "_fleets_pay", lambda device: True)
     together = lcprune(*words, "--out", "together")
     assert (alone.code, together.code, asked) == (0, 0, [2]), together.err
     for ours, theirs in zip(together.json["results"], alone.json["results"], strict=True):

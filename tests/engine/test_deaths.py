@@ -22,12 +22,10 @@ from engine_helpers import SHORT, pruned, rows, same_weights, told, write_networ
 
 import lcprune
 from lcprune.cli import main
-from lcprune.cli.errands import Errand, run_errands
-from lcprune.cli.networks import Network
-from lcprune.cli.study import ORIGINAL, Study
 from lcprune.data import load
 from lcprune.engine import RayEngine
 from lcprune.runs import Run
+from lcprune.study import ORIGINAL, Network, NetworkJob, Study, run_jobs
 from lcprune.tune import fit, recipe
 
 SIGNALLED = Path(__file__).parents[1] / "signalled.py"
@@ -147,13 +145,15 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
                 engine=engine,
                 run_dir=run.file("search"),
             ).points
-            run_errands(study, [Errand(ORIGINAL), *(Errand(p.method, {"macs": p.limit}, 0, p.plan) for p in points)])
+            run_jobs(
+                study, [NetworkJob(ORIGINAL), *(NetworkJob(p.method, {"macs": p.limit}, 0, p.plan) for p in points)]
+            )
 
     def tuned_there() -> bool:
         """A tuning on the second machine is some steps on, and its checkpoint has come over here."""
         entries = [line.split("|") for line in log.read_text().splitlines()] if log.exists() else []
         names = [name for name, where, _ in entries if where == node.node_id]
-        files = [tmp_path / "there" / "networks" / lcprune.cli.study.slug(n) / "tuning" for n in names]
+        files = [tmp_path / "there" / "networks" / lcprune.study.study.slug(n) / "tuning" for n in names]
         return any((file / "checkpoint.safetensors").exists() for file in files)
 
     log = tmp_path / "there.log"

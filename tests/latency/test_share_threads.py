@@ -15,7 +15,7 @@ lcprune.latency.share_threads()
 model, x = lcprune.models.build("digits_resnet").eval(), lcprune.models.example_input("digits_resnet")
 run = lcprune.latency.make_backend("onnx", "cpu").network(model, (x,))
 assert run() is not None
-from lcprune.latency.onnx import session_options
+from lcprune.onnx_runtime import session_options
 assert session_options().use_per_session_threads is False
 """
 

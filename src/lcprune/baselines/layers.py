@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring._pass import evaluating
+from lcprune.scoring.passes import evaluating
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from lcprune.limit import Limit
 from lcprune.runs import Run
 
 if TYPE_CHECKING:
-    from lcprune.cli.study import Study
+    from lcprune.study import Study
 
 
 def compare(
@@ -58,18 +58,9 @@ def compare(
       lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
     """
     from lcprune.cli.machines import open_engine
-    from lcprune.cli.metric_error import record_metric_error
-    from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
-    from lcprune.cli.prepare import (
-        check_names,
-        check_precision,
-        check_reachable,
-        make_options,
-        make_recipe,
-        make_search,
-        trace,
-    )
-    from lcprune.cli.study import Study
+    from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
+    from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
+    from lcprune.study import Study, check_reachable, record_metric_error, trace_network
 
     check_names(methods, metric)
     search, options = make_search(ctx), make_options(ctx, methods)
@@ -81,7 +72,7 @@ def compare(
     dataset = need_data(data or folder_setting(model, "data"), "a comparison")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
-    graph = trace(network)
+    graph = trace_network(network)
     check_reachable(graph, macs, None, min_keep, multiple_of)
     with open_engine(ctx, search, whole=True) as (machines, search), start_run(ctx, "compare", model) as run:
         study = Study(
@@ -109,11 +100,12 @@ def compare(
 
 def grid(study: Study, methods: Sequence[str], macs: Sequence[Limit], seeds: int = 1) -> None:
     """Every method at every limit with every seed."""
-    from lcprune.cli.errands import Errand, run_errands
-    from lcprune.cli.study import ORIGINAL
+    from lcprune.study import ORIGINAL, NetworkJob, run_jobs
 
-    trials = [Errand(method, {"macs": limit}, seed) for limit in macs for method in methods for seed in range(seeds)]
-    run_errands(study, [Errand(ORIGINAL), *trials])
+    trials = [
+        NetworkJob(method, {"macs": limit}, seed) for limit in macs for method in methods for seed in range(seeds)
+    ]
+    run_jobs(study, [NetworkJob(ORIGINAL), *trials])
 
 
 def write_tables(run: Run) -> None:

@@ -19,8 +19,7 @@ from lcprune.runs import Run
 if TYPE_CHECKING:
     import torch
 
-    from lcprune.cli.networks import Network
-    from lcprune.cli.study import Study
+    from lcprune.study import Network, Study
 
 logger = logging.getLogger("lcprune")
 
@@ -54,9 +53,9 @@ def demo(
 
       lcprune demo --out runs/again --seed 1
     """
-    from lcprune.cli.networks import need_data, pick_device
     from lcprune.cli.prepare import check_precision, make_recipe, make_search
-    from lcprune.cli.study import Study
+    from lcprune.cli.sources import need_data, pick_device
+    from lcprune.study import Study
 
     listen(quiet)
     changes = {**TUNING, **sections(ctx).get("tune", {})}
@@ -92,9 +91,8 @@ def _trained(run: Run, dataset: Any, device: torch.device, seed: int, progress: 
     import torch
 
     from lcprune import models
-    from lcprune.cli.networks import Network
     from lcprune.cli.prepare import make_recipe
-    from lcprune.cli.study import ORIGINAL, epoch_rows
+    from lcprune.study import ORIGINAL, Network, epoch_rows
     from lcprune.tune import fit
 
     torch.manual_seed(seed)
@@ -110,8 +108,7 @@ def _trained(run: Run, dataset: Any, device: torch.device, seed: int, progress: 
 
 
 def _measure(study: Study, seed: int) -> None:
-    from lcprune.cli.latency import record_latency
-    from lcprune.cli.metric_error import record_metric_error
+    from lcprune.study import record_latency, record_metric_error
 
     logger.info("measuring latency")
     record_latency(study, **LATENCY)

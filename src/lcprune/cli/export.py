@@ -34,7 +34,7 @@ def export(
 
       lcprune export torchvision:resnet18 --weights pretrained --out resnet18.onnx
     """
-    from lcprune.cli.networks import open_network
+    from lcprune.cli.sources import open_network
     from lcprune.export import FORMATS
     from lcprune.export import export as write
 

@@ -42,7 +42,7 @@ def inspect(
 
       lcprune inspect my_net.py:build --input-shape 3x64x64 --json
     """
-    from lcprune.cli.networks import open_data, open_network
+    from lcprune.cli.sources import open_data, open_network
 
     network = open_network(model, weights, num_classes, input_shape, open_data(data))
     graph = lcprune.trace(network.model, network.example, ignore=ignore or ())

@@ -1,15 +1,12 @@
-"""What is checked and made before a run starts: names, limits, and the settings of search, tuning and methods."""
+"""What is checked and made before a run starts: names, and the settings of search, tuning and methods."""
 
 from __future__ import annotations
 
 import difflib
-import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import torch
 import typer
 
@@ -17,24 +14,9 @@ import lcprune
 from lcprune import bf16
 from lcprune.cli.command import SECTIONS, UsageError, resolve_section, sections
 from lcprune.cli.machines import search_section
-from lcprune.cli.networks import Network
 from lcprune.errors import ConfigError, MetricError, SearchError, TuneError
-from lcprune.limit import Limit, format_count
 from lcprune.search import Search
-from lcprune.select import Limits, Ranking
-from lcprune.task import width_of
 from lcprune.tune import Recipe
-
-logger = logging.getLogger("lcprune")
-
-
-def trace(network: Network) -> lcprune.ChannelGraph:
-    """Trace a network, and say how long it took."""
-    started = time.perf_counter()
-    graph = lcprune.trace(network.model, network.example)
-    seconds = time.perf_counter() - started
-    logger.info("traced %s: %d groups in %.1f s", network.name, len(graph.groups), seconds)
-    return graph
 
 
 def check_names(methods: Sequence[str], metric: str) -> None:
@@ -45,31 +27,6 @@ def check_names(methods: Sequence[str], metric: str) -> None:
         lcprune.metrics.get(metric)
     except (ConfigError, MetricError) as error:
         raise UsageError(str(error)) from None
-
-
-def check_reachable(
-    graph: lcprune.ChannelGraph,
-    macs: Sequence[Limit],
-    params: Limit | None,
-    min_keep: float,
-    multiple_of: int | None,
-) -> None:
-    """Refuse limits that no choice of units can meet, before a folder is made or an hour is spent.
-
-    A limit that the whole network meets is no error; it is said that nothing has to go.
-
-    Raises:
-        BudgetError: with the smallest that can be reached.
-    """
-    width = width_of(graph, multiple_of)
-    ranking = Ranking([np.zeros(size) for size in graph.cost.sizes], graph.cost, min_keep, width)
-    if params is not None and not macs:
-        ranking.select(Limits(params=params))
-    for limit in macs:
-        ranking.select(Limits(macs=limit, params=params))
-    for name, most, whole in [*(("macs", limit, graph.macs) for limit in macs), ("params", params, graph.params)]:
-        if most is not None and most.of(whole) >= whole:
-            logger.warning("%s=%s is no limit here: the whole network has %s", name, most, format_count(whole))
 
 
 def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> Search:

@@ -63,21 +63,11 @@ def prune(
 
       lcprune prune resnet56 --config run.toml --set search.iterations=100
     """
-    from lcprune.cli.errands import make_network
     from lcprune.cli.machines import open_engine
-    from lcprune.cli.metric_error import record_metric_error
-    from lcprune.cli.networks import describe_source, folder_setting, open_data, open_network, pick_device
-    from lcprune.cli.prepare import (
-        check_names,
-        check_precision,
-        check_reachable,
-        make_options,
-        make_recipe,
-        make_search,
-        trace,
-    )
-    from lcprune.cli.study import Study
+    from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
+    from lcprune.cli.sources import describe_source, folder_setting, open_data, open_network, pick_device
     from lcprune.latency import Latency
+    from lcprune.study import Study, check_reachable, make_network, record_metric_error, trace_network
 
     _check_table(latency_table, latency)
     timed = None if latency is None else Latency(latency, batch, backend, latency_table)
@@ -100,7 +90,7 @@ def prune(
         )
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
-    graph = trace(network)
+    graph = trace_network(network)
     check_reachable(graph, [] if macs is None else [macs], params, min_keep, multiple_of)
     with open_engine(ctx, search) as (machines, search), start_run(ctx, "prune", model) as run:
         network.describe(run, pruned=True)
@@ -180,14 +170,13 @@ def pareto(
 
       lcprune pareto runs/train --latency 80%,60%,40% --batch 1
     """
-    from lcprune.cli.errands import Errand, run_errands
     from lcprune.cli.machines import open_engine
-    from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
-    from lcprune.cli.prepare import check_names, check_precision, check_reachable, make_recipe, make_search, trace
-    from lcprune.cli.study import ORIGINAL, Study
+    from lcprune.cli.prepare import check_names, check_precision, make_recipe, make_search
+    from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
     from lcprune.compensations import LEARN
     from lcprune.frontier import METHODS as FRONTIER_METHODS
     from lcprune.latency import Latency
+    from lcprune.study import ORIGINAL, NetworkJob, Study, check_reachable, run_jobs, trace_network
 
     check_names(methods, metric)
     _check_table(latency_table, latency)
@@ -205,7 +194,7 @@ def pareto(
     dataset = need_data(data or folder_setting(model, "data"), "a frontier", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
-    graph = trace(network)
+    graph = trace_network(network)
     if macs is None and latency is None:
         macs = o.FRONTIER
     check_reachable(graph, macs or (), None, min_keep, multiple_of)
@@ -242,13 +231,13 @@ def pareto(
             graph=study.graph,
             engine=machines,
         )
-        errands = [Errand(ORIGINAL)]
+        jobs = [NetworkJob(ORIGINAL)]
         for number, point in enumerate(frontier.points):
             given = {"macs": macs, "latency": latency}
             limits = {name: some[number % len(some)] for name, some in given.items() if some is not None}
             spent = max((record.seconds for record in point.history), default=0.0)  # on this limit's own search
-            errands.append(Errand(point.method, limits, seed, point.plan, point.history, spent))
-        run_errands(study, errands)
+            jobs.append(NetworkJob(point.method, limits, seed, point.plan, point.history, spent))
+        run_jobs(study, jobs)
         if report:
             write_run_report(run)
     tell(run, json_)

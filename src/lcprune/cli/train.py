@@ -42,9 +42,9 @@ def train(
 
       torchrun --nproc-per-node 4 -m lcprune train resnet56 --data cifar10:PATH --out runs/train
     """
-    from lcprune.cli.networks import describe_source, need_data, open_network, pick_device
     from lcprune.cli.prepare import check_precision, make_recipe
-    from lcprune.cli.study import ORIGINAL, epoch_rows, judge
+    from lcprune.cli.sources import describe_source, need_data, open_network, pick_device
+    from lcprune.study import ORIGINAL, epoch_rows, judge
     from lcprune.tune import fit
 
     tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)

@@ -15,8 +15,8 @@ from lcprune.cli.show import listen, print_json, print_table
 if TYPE_CHECKING:
     from torch import nn
 
-    from lcprune.cli.networks import Network
     from lcprune.runs import Run
+    from lcprune.study import Network
 
 
 def tune(
@@ -48,9 +48,9 @@ def tune(
 
       lcprune tune runs/prune --set tune.distill=0.5 --out runs/tuned
     """
-    from lcprune.cli.networks import describe_source, folder_setting, need_data, open_network, pick_device
     from lcprune.cli.prepare import check_precision, make_recipe
-    from lcprune.cli.study import epoch_rows, judge, save_plain
+    from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
+    from lcprune.study import epoch_rows, judge, save_plain
     from lcprune.tune import fit
 
     tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
@@ -109,7 +109,7 @@ def evaluate(
 
       lcprune evaluate resnet56 --weights resnet56.safetensors --data cifar10:PATH --split val
     """
-    from lcprune.cli.networks import folder_setting, need_data, open_network, pick_device
+    from lcprune.cli.sources import folder_setting, need_data, open_network, pick_device
     from lcprune.tune import evaluate as measure
 
     if split not in ("train", "val", "test"):
@@ -128,7 +128,7 @@ def evaluate(
 
 def teacher_of(network: Network) -> nn.Module:
     """The network before it was pruned, with its weights: what distillation imitates."""
-    from lcprune.cli.networks import open_network
+    from lcprune.cli.sources import open_network
 
     if network.plan is None or network.run is None or network.run.command != "prune":
         raise UsageError("tune.distill needs a teacher, the network before it was pruned: tune a folder of `prune`")
@@ -151,7 +151,7 @@ def _record(
     seed: int,
 ) -> None:
     """Carry the pruned run's records over, with the row of the network tuned."""
-    from lcprune.cli.study import ORIGINAL
+    from lcprune.study import ORIGINAL
 
     rows = network.run.records("results") if network.run is not None else []
     pruned = [row for row in rows if row["method"] != ORIGINAL]

@@ -93,7 +93,7 @@ class CrewEvaluator(Evaluator):
         self._fresh[job.selection] = loss if math.isfinite(loss) else math.inf
         self._done.extend(number for number, key in self._selections.items() if key == job.selection)
 
-    def _compute(self, kept: Kept) -> float:
+    def compute(self, kept: Kept) -> float:
         crew = self._crew()
         crew.submit(Job(self._case, self._key(kept), self._exact))
         _, (loss, preparing, evaluating) = crew.next()

@@ -82,7 +82,7 @@ class Evaluator(ABC):
             self.work.hits += 1
             return self._known[key]
         self.work.evaluations += 1
-        value = self._compute(kept)
+        value = self.compute(kept)
         value = value if math.isfinite(value) else math.inf
         self._known[key] = value
         return value
@@ -104,7 +104,8 @@ class Evaluator(ABC):
         return self
 
     @abstractmethod
-    def _compute(self, kept: Kept) -> float: ...
+    def compute(self, kept: Kept) -> float:
+        """The loss, whether it was computed before or not; `loss` is for everybody else."""
 
     def _in_order(self, kept: Kept | Mapping[str, NDArray[np.int64]]) -> Kept:
         if isinstance(kept, Mapping):

@@ -70,7 +70,7 @@ class SlicingEvaluator(Evaluator):
             self.graph, self.batches, self.loss_fn, fold=bool(self.pairs), channels_last=self.channels_last
         )
 
-    def _compute(self, kept: Kept) -> float:
+    def compute(self, kept: Kept) -> float:
         self.work.sliced += 1
         started = time.perf_counter()
         model = self.graph.plan(list(kept)).apply(self.graph.model).eval()

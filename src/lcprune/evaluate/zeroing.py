@@ -111,9 +111,9 @@ class ZeroingEvaluator(Evaluator):
         self._replay = self._capture() if wanted else None
         self._timed("preparing", started)
 
-    def _compute(self, kept: Kept) -> float:
+    def compute(self, kept: Kept) -> float:
         if self._must_slice(kept):
-            return self.fallback._compute(kept)
+            return self.fallback.compute(kept)
         started = time.perf_counter()
         self.switchboard.set(self._mask(kept))
         with arithmetic(self.precision, self.benchmark), torch.inference_mode():
@@ -129,7 +129,7 @@ class ZeroingEvaluator(Evaluator):
                 value = float(mean_loss(self.forward, self._inputs, self.loss_fn))
         self._timed("evaluating", started)
         if not math.isfinite(value) and self.forward is not self.model:
-            return self.fallback._compute(kept)  # more than a half can hold, or truly not finite
+            return self.fallback.compute(kept)  # more than a half can hold, or truly not finite
         return value
 
     def exactly(self) -> Evaluator:

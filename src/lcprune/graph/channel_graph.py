@@ -85,7 +85,7 @@ class ChannelGraph:
         Raises:
             PlanError: if a name or an index is wrong, or a group would keep nothing.
         """
-        from lcprune.planning import make_plan
+        from lcprune.graph.planning import make_plan
 
         return make_plan(self, kept)
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
+from lcprune.copies import named_tensors
 from lcprune.graph.labels import Labels, Taken, Use, varying
 from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.rules import Call, Step
-from lcprune.graph.run import Run, named_tensors
+from lcprune.graph.run import Run
 from lcprune.graph.site import Site
 
 Atoms = NDArray[np.int64]

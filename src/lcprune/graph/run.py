@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.hooks import RemovableHandle
 
+from lcprune.copies import named_tensors
 from lcprune.graph.labels import PLAIN, Labels, Taken, Use
 from lcprune.graph.noise import same_random_numbers
 from lcprune.graph.outputs import Leaf, leaves
@@ -269,12 +270,6 @@ def _shape_only(call: Call) -> Any:
 def _whole(tensor: Tensor) -> bool:
     """Whether a tensor is all that lies in its memory."""
     return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
-
-
-def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers, each once, under the first of its names."""
-    yield from model.named_parameters()
-    yield from model.named_buffers()
 
 
 @contextlib.contextmanager

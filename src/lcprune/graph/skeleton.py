@@ -1,10 +1,9 @@
-"""Copies of a network without its data, and cut copies with or without."""
+"""Copies of a network to run on labels, and watching over the original meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,50 +11,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
+from lcprune.copies import copy_with, named_tensors
 from lcprune.errors import TraceError
-from lcprune.graph.run import named_tensors
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The network inside `DataParallel`, `DistributedDataParallel` and `torch.compile`."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if not isinstance(inner, nn.Module) and isinstance(
-            model, (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        ):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
-
-
-def copy_with(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.Module:
-    """Copy a network with other tensors: each parameter and buffer is replaced while copying, never copied first.
-
-    Args:
-        model: the network; it is not touched.
-        change: gives the new tensor for a name and the old one.
-    """
-    memo: dict[int, Any] = {}
-    for name, tensor in named_tensors(model):
-        new = change(name, tensor.detach())
-        if isinstance(tensor, nn.Parameter):
-            new = nn.Parameter(new, requires_grad=tensor.requires_grad and new.is_floating_point())
-        memo[id(tensor)] = new
-    for module in model.modules():
-        for value in vars(module).values():
-            if isinstance(value, Tensor) and not value.is_leaf:  # what a hook computes before every pass
-                memo[id(value)] = value.detach().clone()
-    try:
-        result = copy.deepcopy(model, memo)
-    except Exception as error:
-        raise TraceError(
-            f"{type(model).__name__} cannot be copied ({error}); remove hooks, locks or computed tensors that it "
-            "keeps as attributes and try again"
-        ) from error
-    for name, module in model.named_modules():  # torch.fx forgets the mode
-        result.get_submodule(name).training = module.training
-    return result
 
 
 def skeleton(model: nn.Module, real: bool = False) -> nn.Module:
@@ -122,17 +79,3 @@ def inputs_to(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
     """Example inputs on another device; on `meta`, without their data."""
     moved: tuple[Any, ...] = tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), args)
     return moved
-
-
-def resize(tensor: Tensor, cuts: Mapping[int, Tensor]) -> Tensor:
-    """The tensor with only some positions along some dimensions, in the given order; memory format kept."""
-    channels_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    plain = tensor.is_contiguous()
-    if tensor.device.type == "meta":
-        shape = [len(cuts[dim]) if dim in cuts else length for dim, length in enumerate(tensor.shape)]
-        return torch.empty(shape, dtype=tensor.dtype, device="meta")
-    for dim, index in cuts.items():
-        tensor = tensor.index_select(dim, index.to(tensor.device))
-    if channels_last and not plain:
-        tensor = tensor.contiguous(memory_format=torch.channels_last)
-    return tensor

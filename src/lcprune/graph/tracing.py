@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from lcprune import bf16
+from lcprune.copies import unwrap
 from lcprune.cost import Cost, Term
 from lcprune.errors import TraceError
 from lcprune.graph.channel_graph import ChannelGraph
@@ -20,7 +21,7 @@ from lcprune.graph.discover import Atoms, Discover
 from lcprune.graph.outputs import signature
 from lcprune.graph.replay import Pairs
 from lcprune.graph.resolve import axis_roles, resolve
-from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched, unwrap
+from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched
 from lcprune.graph.structure import AttributeTie, Structure
 from lcprune.graph.trial import Trials
 

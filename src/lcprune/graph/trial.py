@@ -69,12 +69,12 @@ class Trials:
                 return
             self._mend(failure)
 
-    def _without(self, first: int, last: int) -> list[NDArray[np.int64]]:
+    def without(self, first: int, last: int) -> list[NDArray[np.int64]]:
         """All groups without some of their first or last units: what acts by position shows at the ends."""
         groups = self.structure.units.groups
         return [np.arange(first, g.size - last) if g.size > 2 else np.arange(g.size) for g in groups]
 
-    def _few(self) -> list[NDArray[np.int64]]:
+    def few(self) -> list[NDArray[np.int64]]:
         """About a tenth of every group: code that treats few channels in another way shows."""
         groups = self.structure.units.groups
         counts = [max(min(2, group.size - 1), math.ceil(group.size / 10)) for group in groups]
@@ -84,7 +84,7 @@ class Trials:
 
     # -- trying -------------------------------------------------------------------------------------------------
 
-    def _choose(self, only: set[int] | None) -> list[NDArray[np.int64]]:
+    def choose(self, only: set[int] | None) -> list[NDArray[np.int64]]:
         """A random cut of all groups, or of `only` these."""
         kept: list[NDArray[np.int64]] = []
         for position, group in enumerate(self.structure.units.groups):
@@ -208,7 +208,7 @@ class Trials:
             for option in range(before + 1, grid.options):
                 self.options[key] = option
                 self._resolve()
-                if self._further(failure, self._try(self._choose(None), self.structure.ties)):
+                if self._further(failure, self._try(self.choose(None), self.structure.ties)):
                     return True
             self.options[key] = before
             self._resolve()
@@ -229,7 +229,7 @@ class Trials:
                     break
         groups = groups or list(range(len(units.groups)))
         alone = (
-            [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None]
+            [group for group in groups[:8] if self._try(self.choose({group}), self.structure.ties) is not None]
             if len(groups) > 1
             else groups
         )
@@ -260,7 +260,7 @@ class Trials:
         """Freeze channels whose number follows a cut in an attribute that the code also computes with."""
         units, found = self.structure.units, False
         doubtful = [tie for tie in self.structure.ties if _place(tie) not in self._certain]
-        used = self.structure.computed_with(self._choose(None)) if units.groups and doubtful else set()
+        used = self.structure.computed_with(self.choose(None)) if units.groups and doubtful else set()
         for tie in doubtful:
             groups = set(units.group_of[units.position(tie.atoms)].tolist()) - {-1}
             if (tie.module, tie.attribute) in used and groups:
@@ -304,11 +304,11 @@ def _place(tie: AttributeTie) -> tuple[str, str, int | None]:
 
 # Cuts that must all succeed, one after another.
 _CUTS: tuple[Callable[[Trials], list[NDArray[np.int64]]], ...] = (
-    lambda trials: trials._choose(None),
-    lambda trials: trials._without(first=1, last=0),
-    lambda trials: trials._without(first=0, last=1),
-    lambda trials: trials._few(),
-    lambda trials: trials._choose(None),
+    lambda trials: trials.choose(None),
+    lambda trials: trials.without(first=1, last=0),
+    lambda trials: trials.without(first=0, last=1),
+    lambda trials: trials.few(),
+    lambda trials: trials.choose(None),
 )
 
 

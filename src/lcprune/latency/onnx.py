@@ -11,6 +11,7 @@ from torch import nn
 
 from lcprune.errors import LatencyError, MissingDependencyError
 from lcprune.latency.backends import Backend, Run
+from lcprune.onnx_runtime import session_options, silence
 
 _OPSET = 17
 
@@ -75,8 +76,6 @@ class OnnxRuntime(Backend):
 
     def _export(self, network: nn.Module, x: torch.Tensor) -> bytes:
         """The network as a file; the tracing exporter is ten times faster, the other one knows more operators."""
-        from lcprune.export import silence
-
         buffer = io.BytesIO()
         with silence():
             try:
@@ -85,41 +84,3 @@ class OnnxRuntime(Backend):
             except Exception:  # whatever it is, the other exporter is the answer, or says what is wrong
                 program: Any = torch.onnx.export(network, (x,), dynamo=True, external_data=False, verbose=False)
         return bytes(program.model_proto.SerializeToString())
-
-
-def session_options() -> Any:
-    """What sessions of ONNX Runtime are made with."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if _POOL:
-        options.use_per_session_threads = False
-    else:
-        # A session's own threads go on looking for work after a run, in the way of the next session.
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-    return options
-
-
-def share_threads() -> None:
-    """Let all sessions of ONNX Runtime in this process have the same threads, for steadier latencies of small networks.
-
-    Threads of a session's own must be woken at every run. For processes that do nothing else: it must come before the
-    first session, and from then on ONNX Runtime refuses sessions without `use_per_session_threads = False`.
-
-    Raises:
-        MissingDependencyError: ONNX Runtime is not installed, or too old to share threads.
-    """
-    global _POOL
-    try:
-        from onnxruntime import set_global_thread_pool_sizes
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"no ONNX Runtime that can share threads ({error}); a new one comes with: pip install -U lcprune[onnx]"
-        ) from None
-    set_global_thread_pool_sizes(torch.get_num_threads(), 1)
-    _POOL = True
-
-
-_POOL = False

@@ -1,10 +1,10 @@
 """How much each removable unit matters: one small function per metric, in a registry that anyone can extend."""
 
 from lcprune.scoring import activations, gradients, weights  # noqa: F401  (they register themselves)
-from lcprune.scoring._context import Context
-from lcprune.scoring._registry import Metric, get, names, register
-from lcprune.scoring._score import l2_normalised, score
-from lcprune.scoring._units import sum_filters, sum_units
+from lcprune.scoring.context import Context
+from lcprune.scoring.registry import Metric, get, names, register
+from lcprune.scoring.scores import l2_normalised, score
+from lcprune.scoring.units import sum_filters, sum_units
 
 __all__ = ["Context", "Metric", "Metrics", "metrics"]
 

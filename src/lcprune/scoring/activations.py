@@ -7,11 +7,11 @@ from torch import nn
 
 from lcprune.evaluate.prepare import call
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring._context import Context
-from lcprune.scoring._features import feature_maps, per_position, spread
-from lcprune.scoring._pass import batches, evaluating
-from lcprune.scoring._registry import register
-from lcprune.scoring._units import FloatArray, Key, sum_units, wide
+from lcprune.scoring.context import Context
+from lcprune.scoring.features import feature_maps, per_position, spread
+from lcprune.scoring.passes import batches, evaluating
+from lcprune.scoring.registry import register
+from lcprune.scoring.units import FloatArray, Key, sum_units, wide
 
 
 @register("max_activation_variance", needs_data=True)

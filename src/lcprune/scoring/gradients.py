@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import torch
 
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring._context import Context
-from lcprune.scoring._features import feature_maps, per_position, spread
-from lcprune.scoring._pass import batches, evaluating, total_loss
-from lcprune.scoring._registry import register
-from lcprune.scoring._units import FloatArray, Key, members, rows, sum_units, tensor_of, wide
+from lcprune.scoring.context import Context
+from lcprune.scoring.features import feature_maps, per_position, spread
+from lcprune.scoring.passes import batches, evaluating, total_loss
+from lcprune.scoring.registry import register
+from lcprune.scoring.units import FloatArray, Key, members, rows, sum_units, tensor_of, wide
 
 
 @register("taylor", needs_data=True)

@@ -8,9 +8,9 @@ from torch import nn
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring._context import Context
-from lcprune.scoring._registry import register
-from lcprune.scoring._units import (
+from lcprune.scoring.context import Context
+from lcprune.scoring.registry import register
+from lcprune.scoring.units import (
     FloatArray,
     members,
     owner_of,

@@ -93,14 +93,14 @@ def fit(
     world = join(where)
     try:
         run = Run(model, dataset, recipe, folder, teacher, world, workers)
-        with _settings(world.device, model):
+        with training_settings(world.device, model):
             try:
                 import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
                 run.prepare(resume)
                 run.train(progress, checkpoint_seconds, max_seconds)
             finally:
                 run.restore()
-        return _result(run)
+        return fit_result(run)
     finally:
         world.leave()
 
@@ -115,7 +115,8 @@ def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
     return replace(recipe, precision=bf16.settle(recipe.precision, device, TuneError))
 
 
-def _result(run: Run) -> FitResult:
+def fit_result(run: Run) -> FitResult:
+    """What a training came to."""
     summary = run.summary()
     numbers = {
         key: math.nan if summary[key] is None else summary[key]
@@ -132,7 +133,7 @@ def _result(run: Run) -> FitResult:
 
 
 @contextmanager
-def _settings(device: torch.device, model: nn.Module) -> Iterator[None]:
+def training_settings(device: torch.device, model: nn.Module) -> Iterator[None]:
     """Global switches of PyTorch as training wants them; they, and the network's mode, are put back."""
     training = model.training
     benchmark = torch.backends.cudnn.benchmark

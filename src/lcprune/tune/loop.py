@@ -40,7 +40,7 @@ class Loop(ABC):
     def train(self, progress: bool, checkpoint_seconds: float, max_seconds: float | None) -> None:
         """Run epochs until done, interrupted or out of time."""
         recipe, place, steps = self.recipe, self.place, self.feed.steps
-        self._open()
+        self.open()
         total = recipe.epochs * steps
         self.saved_at = self.started = time.monotonic()
         self.before = place.seconds
@@ -52,13 +52,13 @@ class Loop(ABC):
             while place.epoch < recipe.epochs:
                 self._epoch(bar, interrupt, checkpoint_seconds, max_seconds)
                 if place.step == steps:
-                    self._end_epoch(checkpoint_seconds)
+                    self.end_epoch(checkpoint_seconds)
                 if place.epoch < recipe.epochs and (place.step or self._out_of_time(max_seconds)):
-                    self._save()
-                    self._close()
+                    self.save()
+                    self.close()
                     return
-        self._finish()
-        self._close()
+        self.finish()
+        self.close()
 
     def _epoch(
         self, bar: Progress, interrupt: InterruptFlag, checkpoint_seconds: float, max_seconds: float | None
@@ -85,12 +85,12 @@ class Loop(ABC):
             )
             self._passed()
             if self.world.any(interrupt.raised):
-                self._save()
+                self.save()
                 raise KeyboardInterrupt(f"interrupted in epoch {place.epoch + 1}, step {last}{self._where()}")
             if last < steps and self._out_of_time(max_seconds):
                 return
             if last < steps and 0 < checkpoint_seconds < time.monotonic() - self.saved_at and self.world.size == 1:
-                self._save()
+                self.save()
 
     def _out_of_time(self, max_seconds: float | None) -> bool:
         return self.world.any(max_seconds is not None and time.monotonic() - self.started > max_seconds)
@@ -108,7 +108,7 @@ class Loop(ABC):
         """Called whenever the host has looked at the device."""
 
     @abstractmethod
-    def _open(self) -> None:
+    def open(self) -> None:
         """Begin to write records."""
 
     @abstractmethod
@@ -116,19 +116,19 @@ class Loop(ABC):
         """Raise TuneError where a loss is not finite; `first` is the step of the first of them."""
 
     @abstractmethod
-    def _end_epoch(self, checkpoint_seconds: float) -> None:
+    def end_epoch(self, checkpoint_seconds: float) -> None:
         """Record the finished epoch and move the place on to the next; look and checkpoint where due."""
 
     @abstractmethod
-    def _save(self) -> None:
+    def save(self) -> None:
         """Write a checkpoint, if there is a place for it."""
 
     @abstractmethod
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """All epochs are done: leave the network and its files in their final state."""
 
     @abstractmethod
-    def _close(self) -> None:
+    def close(self) -> None:
         """No more records."""
 
     @abstractmethod

@@ -111,16 +111,16 @@ class Run(Loop):
 
     # -- between steps --------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def open(self) -> None:
         writes = self.folder if self.world.first else None
         if writes is not None:
             write_json(writes / "recipe.json", self.recipe.to_json())
         self.log = MetricsLog(writes, self.place.history)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self.log.close()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         recipe = self.recipe
         self.restore()
         if recipe.recalibrate:
@@ -153,7 +153,7 @@ class Run(Loop):
             "a warm-up may help."
         )
 
-    def _end_epoch(self, checkpoint_seconds: float) -> None:
+    def end_epoch(self, checkpoint_seconds: float) -> None:
         place, recipe, stepper = self.place, self.recipe, self.stepper
         seconds = time.monotonic() - self.epoch_start
         done = self.feed.steps - self.epoch_first
@@ -182,10 +182,10 @@ class Run(Loop):
         record["seconds"] = round(place.seconds, 3)
         place.history.append(record)
         if place.epoch == recipe.epochs or time.monotonic() - self.saved_at >= checkpoint_seconds:
-            self._save()
+            self.save()
         self.log.write(record)
 
-    def _save(self) -> None:
+    def save(self) -> None:
         file = self._checkpoint_file()
         if file is not None and self.world.first:
             checkpoint.save(file, self.model, self._extra(), self.place, self._identity())

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from lcprune.copies import unwrap
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
-from lcprune.graph.skeleton import unwrap
 from lcprune.tune.distributed import World
 from lcprune.tune.evaluate import pick_device
-from lcprune.tune.fit import FitResult, _result, _settings, settled
+from lcprune.tune.fit import FitResult, fit_result, settled, training_settings
 from lcprune.tune.fleet.member import Member
 from lcprune.tune.fleet.run import Fleet, Looks, LostMembers
 from lcprune.tune.fleet.stack import Layout
@@ -98,7 +98,7 @@ def fit_fleet(
                 f"{folder} holds a run already: pass resume=True to go on with it, or choose another folder"
             )
     fleet = make_fleet(original, plans, dataset, recipes, models, seeds, folders, device, teacher, looks)
-    with _settings(fleet.world.device, original):
+    with training_settings(fleet.world.device, original):
         try:
             import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
             fleet.prepare(resume)
@@ -106,7 +106,7 @@ def fit_fleet(
             fleet.train(progress, checkpoint_seconds, left)
         finally:
             fleet.restore()
-    return [_result(member) for member in fleet.members]
+    return [fit_result(member) for member in fleet.members]
 
 
 def make_fleet(

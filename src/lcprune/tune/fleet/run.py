@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lcprune.copies import unwrap
 from lcprune.errors import TuneError
-from lcprune.graph.skeleton import unwrap
 from lcprune.tune.checkpoint import Place
 from lcprune.tune.distributed import World
 from lcprune.tune.fleet.layers import fleet_network
@@ -164,10 +164,10 @@ class Fleet(Loop):
                     )
         self.proved = True
 
-    def _open(self) -> None:
+    def open(self) -> None:
         for member in self.members:
             member.started, member.before = 0.0, member.place.seconds
-            member._open()
+            member.open()
         if 0 in self.looks and not (self.place.epoch or self.place.step):
             with _no_benchmark():
                 self.looks[0]([member.model for member in self.members])
@@ -189,7 +189,7 @@ class Fleet(Loop):
         # The others have done all of these steps; what they have is worth keeping.
         self.place.step = first + len(losses)
         self.place.seconds = time.monotonic() - self.started
-        self._save(leave_out=lost)
+        self.save(leave_out=lost)
         recipe = self.members[lost[0]].recipe
         factor = recipe.factors(self.place.epoch, self.feed.steps)[first + step]
         folders = {number: self.members[number].folder for number in lost}
@@ -202,7 +202,7 @@ class Fleet(Loop):
         )
         raise LostMembers(message, lost)
 
-    def _end_epoch(self, checkpoint_seconds: float) -> None:
+    def end_epoch(self, checkpoint_seconds: float) -> None:
         took, recipe = time.monotonic() - self.epoch_start, self.recipe
         due = time.monotonic() - self.saved_at >= checkpoint_seconds
         if due or (self.place.epoch + 1) % recipe.eval_every == 0 or self.place.epoch + 1 == recipe.epochs:
@@ -215,30 +215,30 @@ class Fleet(Loop):
                 member.epoch_start, member.epoch_first = time.monotonic() - took, self.epoch_first
                 member.started = time.monotonic() - self.place.seconds
                 member.saved_at = self.saved_at
-                member._end_epoch(0.0 if due else math.inf)
+                member.end_epoch(0.0 if due else math.inf)
         if due:
             self.saved_at = time.monotonic()
         self.place.epoch, self.place.step = self.place.epoch + 1, 0
 
-    def _save(self, leave_out: Sequence[int] = ()) -> None:
+    def save(self, leave_out: Sequence[int] = ()) -> None:
         self._pull()
         for member in self.members:
             if member.number not in leave_out:
-                member._save()
+                member.save()
         self.saved_at = time.monotonic()
 
     # -- the end --------------------------------------------------------------------------------------------
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         self._prove()
         self._pull()
         with _no_benchmark():
             for member in self.members:
-                member._finish()
+                member.finish()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         for member in self.members:
-            member._close()
+            member.close()
 
     def _shown(self, rate: float) -> dict[str, str]:
         looked = [member.summary()["val_accuracy"] for member in self.members]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from lcprune.copies import copy_with, unwrap
 from lcprune.errors import TuneError
-from lcprune.graph.skeleton import copy_with, unwrap
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from torch.nn.functional import cross_entropy
 
-import lcprune
-from lcprune.cli.study import Study
 from lcprune.evaluate import draw, make_evaluator
 from lcprune.progress import Progress
+from lcprune.scoring import metrics as known
+from lcprune.study.study import Study
 
 
 def record_metric_error(study: Study, metrics: Sequence[str], units: int, seed: int = 0) -> None:
@@ -26,7 +26,7 @@ def record_metric_error(study: Study, metrics: Sequence[str], units: int, seed: 
         return
     graph = study.graph
     batches = study.batches(seed)
-    scores = {name: lcprune.metrics.score(graph, name, batches, cross_entropy, seed=seed) for name in metrics}
+    scores = {name: known.score(graph, name, batches, cross_entropy, seed=seed) for name in metrics}
     judge = make_evaluator(graph, draw(batches, study.search.images, seed), cross_entropy, study.search)
     full = judge.full_loss()
     rows = []

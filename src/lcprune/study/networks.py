@@ -1,27 +1,31 @@
-"""From what a person types to a network and its data: names, Python files, folders of earlier runs."""
+"""Networks by name: one that is known, a Python file's, or that of a run folder."""
 
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import typer
 from torch import Tensor, nn
 
-import lcprune
 from lcprune import models
-from lcprune.cli.command import UsageError, wrong_usage
-from lcprune.errors import LcpruneError
+from lcprune.errors import LcpruneError, ModelError
 from lcprune.files import write_json
+from lcprune.graph import ChannelGraph, trace
 from lcprune.mirror import is_url
+from lcprune.plan import Plan
 from lcprune.runs import Run
+from lcprune.storage import load
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
+
+logger = logging.getLogger("lcprune")
 
 PLAN, WEIGHTS, NETWORK = "plan.json", "model.safetensors", "network.json"
 
@@ -31,7 +35,7 @@ class Network:
     """A network to work on.
 
     Attributes:
-        name: what was typed.
+        name: what it was asked for by.
         model: in evaluation mode, on the device asked for.
         example: one input, likewise.
         plan: what was kept, if it comes from a folder with a pruned network.
@@ -61,24 +65,6 @@ class Network:
             write_json(run.file(NETWORK), built)
 
 
-def open_data(name: str | None, seed: int = 0) -> Dataset | None:
-    """The data set called `name`, if one is."""
-    from lcprune import data
-
-    if name is None:
-        return None
-    with wrong_usage():
-        return data.load(name, seed=seed)
-
-
-def need_data(name: str | None, why: str, seed: int = 0) -> Dataset:
-    """The data set called `name`; usage error if there is none."""
-    dataset = open_data(name, seed)
-    if dataset is None:
-        raise UsageError(f"{why} needs data: name it with --data, e.g. --data digits or --data cifar10:PATH")
-    return dataset
-
-
 def open_network(
     name: str,
     weights: str | None = None,
@@ -100,23 +86,22 @@ def open_network(
         seed: of weights that no file brings: the same command builds the same network.
 
     Raises:
-        UsageError: there is no such network, or it cannot take such inputs.
+        ModelError: there is no such network, or it cannot take such inputs.
     """
-    with wrong_usage():
-        if is_url(name) or Path(name).is_dir():
-            network = _from_folder(Run.open(name), shape, device)
-            _check_data(network, dataset)
-            return network
-        if num_classes is None and dataset is not None:
-            num_classes = dataset.num_classes
-        if _looks_like_folder(name):
-            raise UsageError(f"there is no run folder {name}")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = models.build(name, num_classes=num_classes, weights=weights)
-        if shape is None:
-            shape = dataset.input_shape if dataset is not None else models.input_shape(name)
-        example = models.example_input(name, shape=shape)
+    if is_url(name) or Path(name).is_dir():
+        network = _from_folder(Run.open(name), shape, device)
+        _check_data(network, dataset)
+        return network
+    if num_classes is None and dataset is not None:
+        num_classes = dataset.num_classes
+    if _looks_like_folder(name):
+        raise ModelError(f"there is no run folder {name}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = models.build(name, num_classes=num_classes, weights=weights)
+    if shape is None:
+        shape = dataset.input_shape if dataset is not None else models.input_shape(name)
+    example = models.example_input(name, shape=shape)
     model = model.to(device).eval()
     example = example.to(device)
     _try(model, example, name)
@@ -126,36 +111,13 @@ def open_network(
     return network
 
 
-def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | None = None) -> None:
-    """Write into the options what was found out, so that the run folder's configuration says it all."""
-    params = ctx.params
-    if network.run is not None and params.get("data") is None:
-        params["data"] = network.run.settings.get("data")
-    if "num_classes" in params and params["num_classes"] is None and dataset is not None:
-        params["num_classes"] = dataset.num_classes
-    if "input_shape" in params and params["input_shape"] is None:
-        params["input_shape"] = tuple(network.example.shape[1:])
-
-
-def folder_setting(name: str, setting: str) -> Any:
-    """A setting of the run folder called `name`; None if that is no folder."""
-    if not is_url(name) and not Path(name).is_dir():
-        return None
-    with wrong_usage():
-        return Run.open(name).settings.get(setting)
-
-
-def pick_device(name: str) -> torch.device:
-    """The device that `--device` names."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UsageError(f"--device {name}: {reason}; --device auto takes what there is") from None
-    return device
+def trace_network(network: Network) -> ChannelGraph:
+    """Trace a network, and say how long it took."""
+    started = time.perf_counter()
+    graph = trace(network.model, network.example)
+    seconds = time.perf_counter() - started
+    logger.info("traced %s: %d groups in %.1f s", network.name, len(graph.groups), seconds)
+    return graph
 
 
 def _absolute(name: str) -> str:
@@ -170,16 +132,16 @@ def _looks_like_folder(name: str) -> bool:
 def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | str) -> Network:
     """A trained or pruned network from its folder: the network behind it is built first."""
     if not run.file(WEIGHTS).is_file():
-        raise UsageError(f"{run.place} holds no network ({WEIGHTS}); did the run finish?")
+        raise ModelError(f"{run.place} holds no network ({WEIGHTS}); did the run finish?")
     try:
         built = json.loads(run.file(NETWORK).read_text(encoding="utf-8"))
         spec = str(built["model"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{run.place} does not say which network it holds ({NETWORK} is missing or damaged)") from None
+        raise ModelError(f"{run.place} does not say which network it holds ({NETWORK} is missing or damaged)") from None
     base = open_network(spec, num_classes=built.get("num_classes"), shape=shape or built.get("input_shape"))
     if run.file(PLAN).is_file():
-        model = lcprune.load(run.path, base.model)
-        plan = lcprune.Plan.load(run.file(PLAN))
+        model = load(run.path, base.model)
+        plan = Plan.load(run.file(PLAN))
     else:
         model, plan = base.model, None
         models.load_weights(model, run.file(WEIGHTS))
@@ -193,9 +155,9 @@ def _check_data(network: Network, dataset: Dataset | None) -> None:
     example = torch.zeros(1, *dataset.input_shape, device=network.example.device)
     answer = _try(network.model, example, network.name)
     if isinstance(answer, Tensor) and answer.ndim == 2 and answer.shape[1] < dataset.num_classes:
-        raise UsageError(
+        raise ModelError(
             f"{network.name} has {answer.shape[1]} outputs and {dataset.name} has {dataset.num_classes} classes: "
-            "choose other data, or a network with as many outputs (--num-classes)"
+            "choose other data, or a network with as many outputs (num_classes)"
         )
 
 
@@ -209,6 +171,6 @@ def _try(model: nn.Module, example: Tensor, name: str) -> Any:
     except Exception as error:
         shape = "x".join(map(str, example.shape[1:]))
         reason = str(error).strip().split("\n")[0][:200]
-        raise UsageError(
-            f"{name} cannot take inputs of {shape}: {reason}\nchoose other data, or say the shape with --input-shape"
+        raise ModelError(
+            f"{name} cannot take inputs of {shape}: {reason}\nchoose other data, or say another input_shape"
         ) from None

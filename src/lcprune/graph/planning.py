@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lcprune.copies import named_tensors
 from lcprune.errors import PlanError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.graph.run import named_tensors
 from lcprune.graph.structure import TrialError
 from lcprune.plan import Plan
 

@@ -18,15 +18,18 @@ from typing import Any
 import torch
 from torch import nn
 
-import lcprune
-from lcprune.cli.networks import PLAN, WEIGHTS, Network
-from lcprune.cli.prepare import trace
 from lcprune.data import Dataset
 from lcprune.engine import Engine, LocalEngine
+from lcprune.framework import prune
+from lcprune.graph import ChannelGraph
 from lcprune.latency import Latency
 from lcprune.limit import Limit
+from lcprune.outcome import PruneResult
+from lcprune.plan import Plan
 from lcprune.runs import Run
 from lcprune.search import Record, Search
+from lcprune.storage import load, save
+from lcprune.study.networks import PLAN, WEIGHTS, Network, trace_network
 from lcprune.tune import Recipe
 
 logger = logging.getLogger("lcprune")
@@ -65,9 +68,9 @@ class Study:
     engine: Engine = field(default_factory=LocalEngine)
 
     @cached_property
-    def graph(self) -> lcprune.ChannelGraph:
+    def graph(self) -> ChannelGraph:
         """The network, traced once."""
-        return trace(self.network)
+        return trace_network(self.network)
 
     @property
     def device(self) -> torch.device:
@@ -106,13 +109,13 @@ class Study:
 
     def choose(
         self, method: str, limits: Mapping[str, Any], seed: int = 0, **options: Any
-    ) -> tuple[lcprune.PruneResult, float]:
+    ) -> tuple[PruneResult, float]:
         """Prune by one method to one limit; the result and the seconds that it took. Arguments as for `cut`."""
         name = label(method, limits)
         logger.info("%s: pruning", trial(name, seed))
         folder = self.run.file("networks", slug(trial(name, seed)))
         started = time.perf_counter()
-        result = lcprune.prune(
+        result = prune(
             self.network.model,
             self.network.example,
             method=method,
@@ -162,7 +165,7 @@ class Study:
             rows = self.tune(model, folder / "tuning", name, seed)
             epochs = [{**entry, "method": method, "limit": limit} for entry in rows]
             row.update(self._judge(model, ""))
-        lcprune.save(folder, model, plan)
+        save(folder, model, plan)
         # The row goes last: it says that this network is complete.
         kept = [{"network": name, "method": method, "limit": limit, **entry} for entry in self._schedule(plan)]
         self.add_once("schedule", name, kept)
@@ -204,16 +207,16 @@ class Study:
     def keep(self, row: Mapping[str, Any]) -> None:
         """Make one network the run's own: its plan and weights go to the top of the folder."""
         folder = self.run.file("networks", slug(trial(row["network"], row["seed"])))
-        plan = lcprune.Plan.load(folder / PLAN)
+        plan = Plan.load(folder / PLAN)
         base = open_like(self.network)
-        lcprune.save(self.run.path, lcprune.load(folder, base), plan)
+        save(self.run.path, load(folder, base), plan)
 
     def model_of(self, row: Mapping[str, Any]) -> nn.Module:
         """A finished network, from its folder."""
         if row["method"] == ORIGINAL:
             return self.network.model
         folder = self.run.file("networks", slug(trial(row["network"], row["seed"])))
-        return lcprune.load(folder, open_like(self.network)).to(self.device).eval()
+        return load(folder, open_like(self.network)).to(self.device).eval()
 
     def done(self, name: str, seed: int) -> dict[str, Any] | None:
         """The row of a network that is complete."""

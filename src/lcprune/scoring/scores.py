@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring._context import Context
-from lcprune.scoring._registry import Metric, get
+from lcprune.scoring.context import Context
+from lcprune.scoring.registry import Metric, get
 
 Scores = list[NDArray[np.float64]]
 

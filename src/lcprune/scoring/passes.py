@@ -14,7 +14,7 @@ from lcprune.errors import MetricError
 from lcprune.evaluate.prepare import call
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.progress import Progress
-from lcprune.scoring._context import Context
+from lcprune.scoring.context import Context
 
 
 @contextmanager

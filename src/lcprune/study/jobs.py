@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from lcprune.cli.study import ORIGINAL, Study, label, slug, trial
 from lcprune.engine import LocalEngine, RayEngine
 from lcprune.engine.worker import own_device
 from lcprune.errors import TuneError
@@ -28,6 +27,7 @@ from lcprune.files import write_json
 from lcprune.mirror import Mirror
 from lcprune.runs import Run
 from lcprune.search import Record
+from lcprune.study.study import ORIGINAL, Study, label, slug, trial
 from lcprune.tune import fit_fleet
 
 logger = logging.getLogger("lcprune")
@@ -37,7 +37,7 @@ _KINDS = ("schedule", "search", "training", "results")  # the row of results say
 
 
 @dataclass(frozen=True, eq=False)
-class Errand:
+class NetworkJob:
     """One network to be made.
 
     Attributes:
@@ -78,32 +78,32 @@ class Errand:
         )
 
 
-def run_errands(study: Study, errands: Sequence[Errand]) -> list[dict[str, Any]]:
+def run_jobs(study: Study, jobs: Sequence[NetworkJob]) -> list[dict[str, Any]]:
     """Make networks where the study's engine says, those that are not complete yet; their rows of results."""
-    left = [errand for errand in errands if study.done(errand.name, errand.seed) is None]
+    left = [job for job in jobs if study.done(job.name, job.seed) is None]
     if isinstance(study.engine, RayEngine):
         _send(study, study.engine, left)
     else:
-        _tune_together(study, [errand for errand in left if errand.plan is not None])
-        for errand in left:
-            errand.run(study)
-    rows = [study.done(errand.name, errand.seed) for errand in errands]
+        _tune_together(study, [job for job in left if job.plan is not None])
+        for job in left:
+            job.run(study)
+    rows = [study.done(job.name, job.seed) for job in jobs]
     return [row for row in rows if row is not None]
 
 
-def _tune_together(study: Study, errands: Sequence[Errand]) -> None:
+def _tune_together(study: Study, jobs: Sequence[NetworkJob]) -> None:
     """Tune networks as one fleet, where that is faster; each one's own tuning then finds itself done."""
-    if study.recipe is None or study.dataset is None or len(errands) < 2 or not _fleets_pay(study.device):
+    if study.recipe is None or study.dataset is None or len(jobs) < 2 or not _fleets_pay(study.device):
         return
-    logger.info("%d networks: tuning for %d epochs, as one", len(errands), study.recipe.epochs)
+    logger.info("%d networks: tuning for %d epochs, as one", len(jobs), study.recipe.epochs)
     try:
         fit_fleet(
             study.network.model,
-            [errand.plan for errand in errands],
+            [job.plan for job in jobs],
             study.dataset,
             study.recipe,
-            seeds=[study.recipe.seed + errand.seed for errand in errands],
-            run_dirs=[study.run.file(errand.folder, "tuning") for errand in errands],
+            seeds=[study.recipe.seed + job.seed for job in jobs],
+            run_dirs=[study.run.file(job.folder, "tuning") for job in jobs],
             device=study.device,
             teacher=study.teacher(),
             resume=True,
@@ -119,47 +119,47 @@ def _fleets_pay(device: torch.device) -> bool:
 
 def make_network(study: Study, method: str, limits: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
     """Judge the network as it is, make one smaller network of it, and give the row of results of that."""
-    errand = Errand(method, limits, seed)
-    known = study.done(errand.name, seed) is not None or _outcome(study.run, errand) is not None
+    job = NetworkJob(method, limits, seed)
+    known = study.done(job.name, seed) is not None or _outcome(study.run, job) is not None
     led = method == "lcp" or "latency" in limits
     if isinstance(study.engine, RayEngine) and led and not known:
         # One search is the work of all machines, so it is led from here; only what follows is one machine's. And a
         # latency is that of this machine, at rest.
         result, seconds = study.choose(method, limits, seed)
-        errand = replace(errand, plan=result.plan, history=result.history, seconds=seconds)
-    return run_errands(study, [Errand(ORIGINAL), errand])[-1]
+        job = replace(job, plan=result.plan, history=result.history, seconds=seconds)
+    return run_jobs(study, [NetworkJob(ORIGINAL), job])[-1]
 
 
-def _send(study: Study, engine: RayEngine, errands: Sequence[Errand]) -> None:
-    outcomes = {number: found for number, errand in enumerate(errands) if (found := _outcome(study.run, errand))}
-    wanted = [number for number in range(len(errands)) if number not in outcomes]
+def _send(study: Study, engine: RayEngine, jobs: Sequence[NetworkJob]) -> None:
+    outcomes = {number: found for number, job in enumerate(jobs) if (found := _outcome(study.run, job))}
+    wanted = [number for number in range(len(jobs)) if number not in outcomes]
     if not wanted:
         results: Any = ()
     else:
         packed, desk = engine.share(_pack(study)), engine.desk(study.run.path)
-        items = [(packed, desk.at(errands[number].folder), errands[number]) for number in wanted]
-        names = [trial(errands[number].name, errands[number].seed) for number in wanted]
+        items = [(packed, desk.at(jobs[number].folder), jobs[number]) for number in wanted]
+        names = [trial(jobs[number].name, jobs[number].seed) for number in wanted]
         results = engine.map(_work, items, names=names, title="networks", progress=study.progress)
-    recorded = _record(study, errands, outcomes, 0)
+    recorded = _record(study, jobs, outcomes, 0)
     for index, outcome in results:
         outcomes[wanted[index]] = outcome
-        recorded = _record(study, errands, outcomes, recorded)
+        recorded = _record(study, jobs, outcomes, recorded)
 
 
-def _record(study: Study, errands: Sequence[Errand], outcomes: Mapping[int, Any], first: int) -> int:
+def _record(study: Study, jobs: Sequence[NetworkJob], outcomes: Mapping[int, Any], first: int) -> int:
     """Add the records of networks that are complete, up to the first that is not: whoever was faster, in one order."""
     while first in outcomes:
-        errand, outcome = errands[first], outcomes[first]
+        job, outcome = jobs[first], outcomes[first]
         for kind in _KINDS[:-1]:
-            study.add_once(kind, errand.name, outcome[kind])
+            study.add_once(kind, job.name, outcome[kind])
         study.run.add("results", *outcome["results"])
         first += 1
     return first
 
 
-def _outcome(run: Run, errand: Errand) -> dict[str, Any] | None:
+def _outcome(run: Run, job: NetworkJob) -> dict[str, Any] | None:
     """The records of a network that was complete when the process that asked for it died."""
-    file = run.file(errand.folder, OUTCOME)
+    file = run.file(job.folder, OUTCOME)
     if not file.is_file():
         return None
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -182,19 +182,19 @@ def _moved(study: Study, graph: Any, device: Any) -> Study:
     return moved
 
 
-def _work(item: tuple[Any, Any, Errand]) -> dict[str, Any]:
+def _work(item: tuple[Any, Any, NetworkJob]) -> dict[str, Any]:
     """In a task: make one network, in a folder that is mirrored into the run folder."""
-    packed, store, errand = item
+    packed, store, job = item
     study: Study = packed.get()
     study = _moved(study, study.graph, own_device())
     with tempfile.TemporaryDirectory(prefix="lcprune-") as temporary:
         study.run = Run(Path(temporary), "task", {})
-        mirror = Mirror(study.run.file(errand.folder), store)
+        mirror = Mirror(study.run.file(job.folder), store)
         mirror.fetch()
         with mirror:
-            outcome = _outcome(study.run, errand)
+            outcome = _outcome(study.run, job)
             if outcome is None:
-                errand.run(study)
+                job.run(study)
                 outcome = {kind: study.run.records(kind) for kind in _KINDS}
-                write_json(study.run.file(errand.folder, OUTCOME), outcome)
+                write_json(study.run.file(job.folder, OUTCOME), outcome)
     return outcome

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring._units import Key, members, owner_of, tensor_of
+from lcprune.scoring.units import Key, members, owner_of, tensor_of
 
 _CONV = nn.modules.conv._ConvNd
 _TRANSPOSED = nn.modules.conv._ConvTransposeNd

@@ -1,0 +1,74 @@
+"""What the options name: a network, its data, a device, the folder of an earlier run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import typer
+
+from lcprune import study
+from lcprune.cli.command import UsageError, wrong_usage
+from lcprune.mirror import is_url
+from lcprune.runs import Run
+
+if TYPE_CHECKING:
+    from lcprune.data import Dataset
+    from lcprune.study import Network
+
+
+def open_network(*arguments: Any, **options: Any) -> Network:
+    """As `lcprune.study.open_network`; a network that cannot be opened is wrong usage."""
+    with wrong_usage():
+        return study.open_network(*arguments, **options)
+
+
+def open_data(name: str | None, seed: int = 0) -> Dataset | None:
+    """The data set called `name`, if one is."""
+    from lcprune import data
+
+    if name is None:
+        return None
+    with wrong_usage():
+        return data.load(name, seed=seed)
+
+
+def need_data(name: str | None, why: str, seed: int = 0) -> Dataset:
+    """The data set called `name`; usage error if there is none."""
+    dataset = open_data(name, seed)
+    if dataset is None:
+        raise UsageError(f"{why} needs data: name it with --data, e.g. --data digits or --data cifar10:PATH")
+    return dataset
+
+
+def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | None = None) -> None:
+    """Write into the options what was found out, so that the run folder's configuration says it all."""
+    params = ctx.params
+    if network.run is not None and params.get("data") is None:
+        params["data"] = network.run.settings.get("data")
+    if "num_classes" in params and params["num_classes"] is None and dataset is not None:
+        params["num_classes"] = dataset.num_classes
+    if "input_shape" in params and params["input_shape"] is None:
+        params["input_shape"] = tuple(network.example.shape[1:])
+
+
+def folder_setting(name: str, setting: str) -> Any:
+    """A setting of the run folder called `name`; None if that is no folder."""
+    if not is_url(name) and not Path(name).is_dir():
+        return None
+    with wrong_usage():
+        return Run.open(name).settings.get(setting)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device that `--device` names."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UsageError(f"--device {name}: {reason}; --device auto takes what there is") from None
+    return device
