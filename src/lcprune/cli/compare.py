@@ -72,12 +72,12 @@ def compare(
     from lcprune.cli.study import Study
 
     check_names(methods, metric)
-    search, options = make_search(ctx), make_options(ctx, methods)
+    (search, evaluation), options = make_search(ctx), make_options(ctx, methods)
     tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
     listen(quiet)
     where = pick_device(device)
     if engine == "local":  # workers elsewhere find out for themselves
-        check_precision(where, tuning if tuning.epochs else None, search)
+        check_precision(where, tuning if tuning.epochs else None, evaluation)
     dataset = need_data(data or folder_setting(model, "data"), "a comparison")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
@@ -96,6 +96,7 @@ def compare(
             not quiet,
             options,
             machines,
+            evaluation,
         )
         study.graph = graph
         grid(study, methods, macs, seeds)

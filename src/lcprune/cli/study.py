@@ -23,6 +23,7 @@ from lcprune.cli.networks import PLAN, WEIGHTS, Network
 from lcprune.cli.prepare import trace
 from lcprune.data import Dataset
 from lcprune.engine import Engine, LocalEngine
+from lcprune.evaluate import Evaluation
 from lcprune.latency import Latency
 from lcprune.limit import Limit
 from lcprune.runs import Run
@@ -43,13 +44,14 @@ class Study:
         network: what is pruned.
         dataset: for searching (training images), tuning, and judging (test images); None for cuts without.
         recipe: how to tune; None for not at all.
-        search: settings of the search.
+        search: how LcP looks for betas.
         metric: how units are scored.
         min_keep: share of each group that stays.
         multiple_of: widths are multiples of this; as for `lcprune.prune`.
         progress: show bars.
         options: method -> settings of its own.
         engine: where the work is done.
+        evaluation: how networks are judged while one is chosen.
     """
 
     run: Run
@@ -63,6 +65,7 @@ class Study:
     progress: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     engine: Engine = field(default_factory=LocalEngine)
+    evaluation: Evaluation = field(default_factory=Evaluation)
 
     @cached_property
     def graph(self) -> lcprune.ChannelGraph:
@@ -112,22 +115,17 @@ class Study:
         logger.info("%s: pruning", trial(name, seed))
         folder = self.run.file("networks", slug(trial(name, seed)))
         started = time.perf_counter()
+        own = {"search": self.search} if method == "lcp" else self.options.get(method)
         result = lcprune.prune(
-            self.network.model,
-            self.network.example,
-            method=method,
+            self.graph,
+            method=lcprune.methods.make(method, own),
             metric=self.metric,
-            data=self.batches(seed),
+            data=replace(self.evaluation, data=self.batches(seed)),
             min_keep=self.min_keep,
             multiple_of=self.multiple_of,
             seed=seed,
-            search=self.search,
+            run=lcprune.Job(folder, folder.exists(), self.engine),
             progress=self.progress,
-            graph=self.graph,
-            run_dir=folder,
-            resume=folder.exists(),
-            options=self.options.get(method),
-            engine=self.engine,
             **limits,
             **options,
         )
@@ -199,7 +197,7 @@ class Study:
         """Training images for metrics and search, drawn with the seed."""
         if self.dataset is None:
             return None
-        return self.dataset.batches("train", 128, limit=self.search.images, seed=seed, device=self.device)
+        return self.dataset.batches("train", 128, limit=self.evaluation.images, seed=seed, device=self.device)
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Make one network the run's own: its plan and weights go to the top of the folder."""
