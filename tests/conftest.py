@@ -16,8 +16,9 @@ import lcprune
 from lcprune import bf16
 
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
-if BENCHMARKS not in sys.path:
-    sys.path.insert(0, BENCHMARKS)
+for folder in (BENCHMARKS, str(Path(__file__).parent)):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 import digit_networks  # noqa: E402
 
