@@ -21,6 +21,7 @@ from lcprune.cli import main
 from lcprune.evaluate import SlicingEvaluator, ZeroingEvaluator, collate, draw
 from lcprune.export import export
 from lcprune.files import cache_folder
+from searching import searching
 
 LYING = Path(__file__).parent / "lying_processor"
 KILLED = r"by SIGILL; start Python with ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in its environment"
@@ -163,9 +164,9 @@ def test_a_ctrl_c_on_the_terminal_does_not_reach_the_trial(tmp_path, ignorant) -
 
 
 def test_searches_in_bf16_are_refused(lying, plain, digits) -> None:
-    search = lcprune.Search(pool=2, iterations=2, images=64, recalibrate=False, precision="bf16")
+    search = {"pool": 2, "iterations": 2, "images": 64, "recalibrate": False, "precision": "bf16"}
     with pytest.raises(lcprune.SearchError, match=f'precision="bf16": .*{KILLED}, or choose precision="fp32"'):
-        lcprune.prune(plain.model, digits.example, macs=0.5, data=digits.train, search=search, progress=False)
+        lcprune.prune(plain.model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)
     batches = collate(draw(digits.train, 16, seed=0), 16)
     for kind in (SlicingEvaluator, ZeroingEvaluator):
         with pytest.raises(lcprune.SearchError, match=KILLED):
@@ -173,8 +174,8 @@ def test_searches_in_bf16_are_refused(lying, plain, digits) -> None:
 
 
 def test_prepared_candidates_are_judged_in_float32_and_may_ask_for_anything(lying, plain, digits) -> None:
-    search = lcprune.Search(pool=2, iterations=1, images=64, recalibrate=True, precision="bf16")
-    lcprune.prune(plain.model, digits.example, macs=0.5, data=digits.train, search=search, progress=False)
+    search = {"pool": 2, "iterations": 1, "images": 64, "recalibrate": True, "precision": "bf16"}
+    lcprune.prune(plain.model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)
 
 
 def test_training_and_judging_in_bf16_are_refused(lying) -> None:

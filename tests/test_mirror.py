@@ -10,12 +10,12 @@ import fsspec
 import pytest
 
 import lcprune
-from lcprune import Search
 from lcprune.cli import main
 from lcprune.mirror import Mirror, UrlStore
 from lcprune.runs import Run
+from searching import searching
 
-SHORT = Search(pool=4, iterations=8, sample=2, images=64)
+SHORT = {"pool": 4, "iterations": 8, "sample": 2, "images": 64}
 SMALL = ["--set", "search.pool=4", "--set", "search.iterations=4", "--set", "search.images=64", "-q", "--no-report"]
 
 
@@ -119,15 +119,15 @@ def test_what_cannot_be_sent_is_said_at_the_end(tmp_path, caplog) -> None:
 
 
 def test_a_search_is_recorded_elsewhere_and_goes_on_from_there(plain, digits, url) -> None:
-    options = {"macs": 0.5, "data": digits.train, "graph": plain.graph, "search": SHORT, "progress": False}
-    whole = lcprune.prune(plain.model, digits.example, run_dir=url, **options)
+    options = {"macs": 0.5, **searching(digits.train, **SHORT), "progress": False}
+    whole = lcprune.prune(plain.model, digits.example, run=url, **options)
     store = UrlStore(url)
     lines = store.files.cat_file(f"{store.root}/search.jsonl").split(b"\n")
-    assert len(lines) == SHORT.total + 2
+    assert len(lines) == SHORT["pool"] + SHORT["iterations"] + 2
     store.files.pipe_file(f"{store.root}/search.jsonl", b"\n".join(lines[:6]) + b"\n")
     with pytest.raises(lcprune.SearchError, match="already holds records"):
-        lcprune.prune(plain.model, digits.example, run_dir=url, **options)
-    resumed = lcprune.prune(plain.model, digits.example, run_dir=url, resume=True, **options)
+        lcprune.prune(plain.model, digits.example, run=url, **options)
+    resumed = lcprune.prune(plain.model, digits.example, run=lcprune.Job(url, resume=True), **options)
     assert [record.loss for record in resumed.history] == [record.loss for record in whole.history]
     assert len(store.files.cat_file(f"{store.root}/search.jsonl").split(b"\n")) == len(lines)
 
@@ -164,5 +164,5 @@ def test_a_command_s_folder(url, tmp_path, capsys) -> None:
 
 def test_file_systems_that_are_not_known(plain, digits) -> None:
     with pytest.raises(lcprune.ConfigError, match="nowhere"):
-        lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", run_dir="nowhere://run", progress=False)
+        lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", run="nowhere://run", progress=False)
     assert "memory" in fsspec.available_protocols()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lcprune import baselines, data, engine, export, latency, models, report, tune
-    from lcprune.choosing import methods
+    from lcprune.choosing import LcP, Naive, Schedule, Uniform, methods
     from lcprune.cost import Cost
     from lcprune.errors import (
         BudgetError,
@@ -30,14 +30,17 @@ if TYPE_CHECKING:
         TraceError,
         TuneError,
     )
+    from lcprune.evaluate import Evaluation
     from lcprune.framework import prune
     from lcprune.frontier import pareto
     from lcprune.graph import ChannelGraph, Group, Member, trace
+    from lcprune.job import Job
     from lcprune.latency import Latency
     from lcprune.outcome import PruneResult
     from lcprune.plan import Plan
     from lcprune.scoring import metrics
     from lcprune.search import Search
+    from lcprune.steps import prune_in_steps
     from lcprune.storage import load, save
     from lcprune.verification import Verification, verify
 
@@ -50,23 +53,29 @@ __all__ = [
     "Cost",
     "DataError",
     "EngineError",
+    "Evaluation",
     "ExportError",
     "Group",
+    "Job",
     "Latency",
     "LatencyError",
+    "LcP",
     "LcpruneError",
     "Member",
     "MetricError",
     "MirrorError",
     "MissingDependencyError",
     "ModelError",
+    "Naive",
     "Plan",
     "PlanError",
     "PruneResult",
+    "Schedule",
     "Search",
     "SearchError",
     "TraceError",
     "TuneError",
+    "Uniform",
     "Verification",
     "baselines",
     "data",
@@ -79,6 +88,7 @@ __all__ = [
     "models",
     "pareto",
     "prune",
+    "prune_in_steps",
     "report",
     "save",
     "trace",
@@ -91,18 +101,25 @@ __all__ = [
 _HOMES = {
     "ChannelGraph": "graph",
     "Cost": "cost",
+    "Evaluation": "evaluate",
     "Group": "graph",
+    "Job": "job",
     "Latency": "latency",
+    "LcP": "choosing",
     "Member": "graph",
+    "Naive": "choosing",
     "Plan": "plan",
     "PruneResult": "outcome",
+    "Schedule": "choosing",
     "Search": "search",
+    "Uniform": "choosing",
     "Verification": "verification",
     "load": "storage",
     "methods": "choosing",
     "metrics": "scoring",
     "pareto": "frontier",
     "prune": "framework",
+    "prune_in_steps": "steps",
     "save": "storage",
     "trace": "graph",
     "verify": "verification",

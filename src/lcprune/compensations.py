@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcprune import choosing
-from lcprune.search import Found, Record, Search
+from lcprune.choosing import LcP, Learned
+from lcprune.method import Method
+from lcprune.search import Record, Search
 from lcprune.select import Limits
 from lcprune.task import Kept, Task
 
 LEARN = ("sweep", "tightest", "each")
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What each method keeps at each limit.
+
+    Attributes:
+        kept: method -> kept units, in the order of the limits.
+        histories: position of a limit that was searched at -> records of the search.
+        learned: for each limit how "lcp" was learned, as in the plan's `meta`: the compensation and whether candidates
+            got new statistics (nothing without "lcp").
+        task: as given, ranked by the scores that a resumed search began with.
+    """
+
+    kept: Mapping[str, list[Kept]]
+    histories: Mapping[int, list[Record]]
+    learned: list[dict[str, Any]]
+    task: Task
 
 
 def choose(
@@ -23,73 +43,54 @@ def choose(
     given: list[float],
     limits: list[Limits],
     learn: str,
-    compare: Sequence[str],
+    methods: Mapping[str, Method],
     folder: Path | None,
-) -> tuple[dict[str, list[Kept]], dict[int, list[Record]], list[dict[str, Any]]]:
+) -> Chosen:
     """What each method keeps at each limit.
 
     Args:
-        task: the network, its scores and losses; a resumed search puts the scores there that it began with.
+        task: the network, its scores and losses.
         given: the limits as numbers, for names.
         limits: what the networks may cost.
         learn: one of `LEARN`.
-        compare: "lcp", "naive" and "uniform", or some of them.
+        methods: by name: "lcp", "naive" and "uniform", or some of them.
         folder: where searches are recorded; None records them nowhere.
-
-    Returns:
-        Kept units by method, records by the position of the limit, and for each limit how "lcp" was learned, as in the
-        plan's `meta`: the compensation and whether candidates got new statistics (nothing without "lcp").
     """
-    histories: dict[int, list[Record]] = {}
+    lcp = methods.get("lcp")
+    founds: dict[int, Learned] = {}
     kept: dict[str, list[Kept]] = {}
-    learned: list[dict[str, Any]] = []
-    # Scores and losses are shared by all limits: `replace` would forget them.
-    scores, evaluator = task.scores, task.evaluator
-    guess = task.guess if "lcp" in compare else None
-
-    def at(limit: Limits, records: str | None = None, search: Search = task.search, seed: int = task.seed) -> Task:
-        path = None if folder is None or not records else folder / records
-        one = replace(task, limits=limit, records=path, search=search, seed=seed)
-        one.scores, one.evaluator, one.guess = scores, evaluator, guess
-        return one
-
-    if "lcp" in compare and learn in ("sweep", "each"):
-        founds: dict[int, Found] = {}
-        how: dict[int, dict[str, Any]] = {}
-        start: list[NDArray[np.float64]] = []
-        search = task.search if learn == "each" else _share(task.search, len(limits))
-        files = _files(given)
+    if isinstance(lcp, LcP):
+        _ = task.scores, task.evaluator, task.guess  # shared by all limits: `but` hands on what is there
+        search = task.engine.settle(lcp.search)
         order = sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index]))
+        files = _files(given)
+        if learn == "tightest":
+            order, files = order[-1:], ["search.jsonl"] * len(limits)
+        elif learn == "sweep":
+            search = _share(search, len(limits))
+        start: list[NDArray[np.float64]] = []
         for turn, index in enumerate(order):
             # Parts of one search must not draw the same candidates again; whole searches are those of `prune`.
             seed = _seed(task.seed, turn) if learn == "sweep" else task.seed
-            learner = at(limits[index], files[index], search, seed)
-            founds[index] = choosing.learn(learner, start)
-            how[index] = _how(learner, founds[index])
-            task.scores = scores = learner.scores  # a resumed search ranks by the scores it began with
+            records = None if folder is None else folder / files[index]
+            found = founds[index] = choosing.learn(
+                task.but(limits=limits[index], records=records, seed=seed), search, start
+            )
+            task = task.but(scores=found.task.scores)  # a resumed search ranks by the scores it began with
             if learn == "sweep":
-                start = _best(founds[index].history, search.pool // 2)
-        histories = {index: founds[index].history for index in range(len(limits))}
-        kept["lcp"] = [founds[index].kept for index in range(len(limits))]
-        learned = [how[index] for index in range(len(limits))]
-    elif "lcp" in compare:
-        tightest = min(range(len(limits)), key=lambda index: _tightness(task, limits[index]))
-        learner = at(limits[tightest], "search.jsonl")
-        found = choosing.learn(learner)
-        scores = learner.scores  # a resumed search ranks by the scores it began with
-        task.scores = scores
-        histories[tightest], learned = found.history, [_how(learner, found)] * len(limits)
-        kept["lcp"] = [choosing.compensate(at(limit), found.beta) for limit in limits]
+                start = _best(found.found.history, search.pool // 2)
+        if learn == "tightest":
+            beta = founds[order[0]].found.beta
+            kept["lcp"] = [choosing.compensate(task.but(limits=limit), beta) for limit in limits]
+        else:
+            kept["lcp"] = [founds[index].found.kept for index in range(len(limits))]
     # Last: a resumed search brought the scores that it began with.
-    if "naive" in compare:
-        kept["naive"] = [task.ranking.select(limit) for limit in limits]
-    if "uniform" in compare:
-        kept["uniform"] = [task.ranking.uniform(limit) for limit in limits]
-    return kept, histories, learned
-
-
-def _how(task: Task, found: Found) -> dict[str, Any]:
-    return {"beta": found.beta.tolist(), "recalibrate": task.search.recalibrate}
+    for name, method in methods.items():
+        if name != "lcp":
+            kept[name] = [method.choose(task.but(limits=limit)).kept for limit in limits]
+    histories = {index: founds[index].found.history for index in sorted(founds)}
+    learned = [founds.get(index, found).meta for index in range(len(limits))] if founds else []
+    return Chosen(kept, histories, learned, task)
 
 
 def _files(given: Sequence[float]) -> list[str]:

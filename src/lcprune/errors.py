@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class LcpruneError(Exception):
     """Root of the errors raised on purpose; the message says what was wrong and what to do."""
@@ -12,7 +15,14 @@ class TraceError(LcpruneError):
 
 
 class PlanError(LcpruneError):
-    """A plan does not fit the network, or its file is damaged."""
+    """A plan does not fit the network, or its file is damaged.
+
+    Attributes:
+        result: what had been found, where a cut network failed its proof: a `PruneResult` or a `Frontier`. None
+            elsewhere.
+    """
+
+    result: Any = None
 
 
 class BudgetError(LcpruneError):
@@ -61,3 +71,15 @@ class MirrorError(LcpruneError):
 
 class MissingDependencyError(LcpruneError):
     """An optional part of lcprune needs a package that is not installed."""
+
+
+def need_whole(name: str, value: Any, least: int) -> None:
+    """Refuse a setting that is not a whole number of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SearchError(f"{name}={value!r} must be a whole number of at least {least}")
+
+
+def need_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Refuse a setting that is none of `allowed`."""
+    if value not in allowed:
+        raise SearchError(f"{name}={value!r} is not known; choose one of {', '.join(map(repr, allowed))}")

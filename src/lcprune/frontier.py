@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.choosing import methods
+from lcprune.choosing import methods as registry
 from lcprune.compensations import LEARN, choose
-from lcprune.engine import Engine, make_engine
 from lcprune.errors import ConfigError
-from lcprune.evaluate import draw
 from lcprune.framework import hold_choice
-from lcprune.graph import ChannelGraph, trace
-from lcprune.latency.clock import Clock, make_clock
+from lcprune.graph import ChannelGraph
 from lcprune.latency.hold import HELD
 from lcprune.latency.limit import Latency, LatencyOutcome
-from lcprune.limit import LATENCY, Limit, Written, is_list, parse_limits
-from lcprune.mirror import on_any_file_system
+from lcprune.limit import LATENCY, Limit, Written, is_list
+from lcprune.method import Method
 from lcprune.outcome import check
-from lcprune.search import Record, Search, objective
-from lcprune.select import Limits
-from lcprune.task import Choice, Task, width_of
+from lcprune.search import Record, objective
+from lcprune.setup import Data, Metric, Run, Setup, columns, set_up
+from lcprune.task import Choice
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan
@@ -98,120 +92,129 @@ class Frontier:
         return tuple(point for point in self.points if point.method == method)
 
 
-@on_any_file_system
 def pareto(
-    model: nn.Module,
-    example_inputs: Any,
+    model: nn.Module | ChannelGraph,
+    example_inputs: Any = None,
     *,
-    data: Iterable[Any],
+    data: Data,
     macs: Sequence[Written] | None = None,
     params: Sequence[Written] | None = None,
     latency: Latency | Sequence[Written] | None = None,
+    methods: Sequence[str | Method] = METHODS,
     learn: str = "sweep",
-    compare: Sequence[str] = METHODS,
-    metric: str | Callable[..., Any] = "l2",
-    loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy,
+    metric: Metric = "l2",
     min_keep: float = 0.10,
     multiple_of: int | None = None,
     seed: int = 0,
-    search: Search | None = None,
+    run: Run | None = None,
     progress: bool = True,
-    run_dir: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    graph: ChannelGraph | None = None,
-    ignore: Sequence[str] = (),
-    verify: bool = True,
-    engine: str | Engine = "local",
 ) -> Frontier:
     """Prune a network to several limits.
 
     Args:
-        model: the trained network; left untouched.
-        example_inputs: a tensor, or a tuple of them, that it can be called with.
-        data: iterable of (input, target) batches.
+        model: the trained network, left untouched; or what `lcprune.trace` gave for it.
+        example_inputs: a tensor, or a tuple of them, that the network can be called with; none with a traced graph.
+        data: iterable of (input, target) batches, or an `Evaluation`.
         macs: limits, each as in `prune`.
         params: limits, instead of `macs` or beside it (as many).
         latency: limits, likewise, or a `Latency` that has a list of them; each network is held to its own.
+        methods: whose frontiers are wanted: "lcp", "naive", "uniform", or `lcprune.LcP(search=...)`.
         learn: "sweep" shares the candidates of one search among the limits, the loosest first, and begins at each
             with the best compensations of the one before: a frontier for the price of one search, nowhere worse
             than naive pruning on the search's own objective; `seed` is the first part's, the others' follow from it.
             "tightest" learns one compensation at the tightest limit and reuses it for all others. "each" has a whole
             search per limit.
-        compare: methods whose frontiers are wanted.
-        metric, loss_fn, min_keep, multiple_of, seed, search, progress, graph, ignore, verify, engine: as in `prune`.
-        run_dir: folder for the searches' records and what was measured.
-        resume: go on from that folder.
+        metric: as in `prune`.
+        min_keep: as in `prune`.
+        multiple_of: as in `prune`.
+        seed: as in `prune`.
+        run: as in `prune`; the folder has the searches' records and what was measured.
+        progress: show bars.
 
     Returns:
         The networks with costs and losses before tuning.
+
+    Raises:
+        BudgetError: a limit cannot be met; the message has the smallest that can.
+        PlanError: a cut network does not compute what it should; the error's `result` is the frontier.
     """
     if learn not in LEARN:
         raise ConfigError(f"learn={learn!r} is not known; choose one of {', '.join(map(repr, LEARN))}")
-    strange = sorted(set(compare) - set(METHODS))
-    if strange:
-        raise ConfigError(f"compare={strange} are not methods of a frontier; choose out of {', '.join(METHODS)}")
-    search, wanted = search or Search(), _listed(latency)
-    columns = _columns(macs, params, wanted)
-    example_inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    graph = graph or trace(model, example_inputs, ignore=ignore)
-    folder = None if run_dir is None else Path(run_dir)
-    width = width_of(graph, multiple_of)
-    clock = None if wanted is None else make_clock(graph, wanted, min_keep, width, folder, resume)
-    given, limits = _limits(columns, clock)
-    task = Task(
-        graph=graph,
-        limits=limits[0],
+    wanted, chosen = _listed(latency), _by_name(methods)
+    given = _columns(macs, params, wanted)
+    with set_up(
+        model,
+        example_inputs,
+        list(chosen.values()),
+        latency=wanted,
         metric=metric,
-        samples=draw(data, search.images, seed),
-        loss_fn=loss_fn,
+        data=data,
         min_keep=min_keep,
-        multiple_of=width,
+        multiple_of=multiple_of,
         seed=seed,
-        search=search,
+        run=run,
         progress=progress,
-        resume=resume,
-    )
-    with make_engine(engine) as task.engine:
-        task.search = search = task.engine.settle(search)
-        kept, histories, learned = choose(task, given, limits, learn, compare, folder)
-        # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
-        judge = task.evaluator if not search.prepares else _plain(task).evaluator
-        judge = judge if judge.precision == "fp32" else judge.exactly()
-        full_loss = judge.full_loss()
-        points = []
-        for method in compare:
-            for index, (limit, units) in enumerate(zip(given, kept[method], strict=True)):
-                plan, outcome = None, None
-                if clock is not None and wanted is not None:
-                    own = replace(task, limits=limits[index])
-                    own.scores = task.scores
-                    choice = Choice(units, meta=learned[index] if method == "lcp" else {})
-                    keep = None if folder is None else folder / f"{method}-{index}-{HELD}"
-                    plan, _, outcome = hold_choice(own, methods.get(method), choice, clock, wanted.limits[index], keep)
-                    units = [np.asarray(plan.kept[group.name]) for group in graph.groups]
-                loss = judge.loss(units)
-                difference = objective(full_loss, loss)
-                plan = (plan or graph.plan(units)).with_meta(
-                    method=method,
-                    metric=task.metric_name,
-                    limit=limit,
-                    min_keep=min_keep,
-                    multiple_of=width,
-                    seed=seed,
-                    difference=difference if np.isfinite(difference) else None,
-                    **({**learned[index], "learn": learn} if method == "lcp" else {}),
-                    **({} if outcome is None else {"latency": outcome.to_json()}),
-                )
-                if verify:
-                    check(graph, plan)
-                history = histories.get(index, []) if method == "lcp" else []
-                points.append(Point(method, limit, plan, loss, difference, graph, outcome, history))
-    beta = np.array(learned[0]["beta"]) if learned and learn == "tightest" else None
-    return Frontier(tuple(points), full_loss, {given[index]: found for index, found in histories.items()}, beta)
+    ) as setup:
+        return _make(setup, chosen, given, learn)
 
 
-def _plain(task: Task) -> Task:
-    return replace(task, search=replace(task.search, recalibrate=False, tune_steps=0, prepare=None))
+def _make(
+    setup: Setup, methods: Mapping[str, Method], columns: Mapping[str, tuple[Limit, ...]], learn: str
+) -> Frontier:
+    """Choose, hold to latencies, judge and prove every network."""
+    given = [limit.number for limit in next(iter(columns.values()))]
+    rows = [{name: column[index] for name, column in columns.items()} for index in range(len(given))]
+    limits = [setup.limits(row) for row in rows]
+    found = choose(setup.task, given, limits, learn, methods, setup.folder)
+    task, graph = found.task, setup.task.graph
+    # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
+    plain = replace(task.evaluation, recalibrate=False, tune_steps=0, prepare=None)
+    judge = (replace(task, evaluation=plain) if task.evaluation.prepares else task).evaluator
+    judge = judge if judge.precision == "fp32" else judge.exactly()
+    full_loss = judge.full_loss()
+    points = []
+    for name, method in methods.items():
+        for index, units in enumerate(found.kept[name]):
+            learned = found.learned[index] if name == "lcp" else {}
+            plan, outcome = None, None
+            if setup.clock is not None:
+                keep = None if setup.folder is None else setup.folder / f"{name}-{index}-{HELD}"
+                own, choice = task.but(limits=limits[index]), Choice(units, meta=learned)
+                plan, _, outcome = hold_choice(own, method, choice, setup.clock, rows[index][LATENCY], keep)
+                units = [np.asarray(plan.kept[group.name]) for group in graph.groups]
+            loss = judge.loss(units)
+            difference = objective(full_loss, loss)
+            plan = (plan or graph.plan(units)).with_meta(
+                method=name,
+                metric=task.metric_name,
+                limit=given[index],
+                min_keep=task.min_keep,
+                multiple_of=task.multiple_of,
+                seed=task.seed,
+                difference=difference if np.isfinite(difference) else None,
+                **({**learned, "learn": learn} if learned else {}),
+                **({} if outcome is None else {"latency": outcome.to_json()}),
+            )
+            history = found.histories.get(index, []) if name == "lcp" else []
+            points.append(Point(name, given[index], plan, loss, difference, graph, outcome, history))
+    beta = np.array(found.learned[0]["beta"]) if found.learned and learn == "tightest" else None
+    histories = {given[index]: history for index, history in found.histories.items()}
+    frontier = Frontier(tuple(points), full_loss, histories, beta)
+    for point in points:
+        check(graph, point.plan, None, frontier)
+    return frontier
+
+
+def _by_name(methods: Sequence[str | Method]) -> dict[str, Method]:
+    if isinstance(methods, (str, Method)):
+        raise ConfigError(f"methods={methods!r} is one method: a frontier takes a list, methods=[{methods!r}]")
+    found = {method.name: method for method in map(registry.make, methods)}
+    strange = sorted(set(found) - set(METHODS))
+    if strange:
+        raise ConfigError(f"methods={strange} are not methods of a frontier; choose out of {', '.join(METHODS)}")
+    if len(found) < len(methods):
+        raise ConfigError("methods= names a method twice: a frontier has one curve of each")
+    return found
 
 
 def _listed(latency: Latency | Sequence[Written] | None) -> Latency | None:
@@ -222,34 +225,23 @@ def _listed(latency: Latency | Sequence[Written] | None) -> Latency | None:
     return Latency.of(latency)
 
 
-def _several(name: str, given: Any) -> Any:
-    if not is_list(given):
+def _several(name: str, given: Any) -> None:
+    if given is not None and not is_list(given):
         shown = given.written if isinstance(given, Limit) else repr(given)
         raise ConfigError(f"{name}={shown} is one limit: a frontier takes a list, {name}=[{shown}]")
-    return given
 
 
 def _columns(
     macs: Sequence[Written] | None, params: Sequence[Written] | None, latency: Latency | None
 ) -> dict[str, tuple[Limit, ...]]:
     """What is limited -> the limits, as many of each."""
-    given = {"macs": macs, "params": params, LATENCY: None if latency is None else latency.limits}
-    columns = {name: parse_limits(_several(name, some), name) for name, some in given.items() if some is not None}
-    sizes = {len(column) for column in columns.values()}
+    _several("macs", macs)
+    _several("params", params)
+    found = columns(macs, params, latency)
+    sizes = {len(column) for column in found.values()}
     if not sizes or 0 in sizes:
         raise ConfigError("a frontier needs limits, e.g. macs=['20%', '30%', '50%', '70%']")
     if len(sizes) > 1:
-        told = " and ".join(f"{name} has {len(column)} limits" for name, column in columns.items())
+        told = " and ".join(f"{name} has {len(column)} limits" for name, column in found.items())
         raise ConfigError(f"{told}: give as many of each")
-    return columns
-
-
-def _limits(columns: dict[str, tuple[Limit, ...]], clock: Clock | None) -> tuple[list[float], list[Limits]]:
-    """The number that names each network's limit, and all limits that hold for it."""
-    first = next(iter(columns.values()))
-    limits = []
-    for index in range(len(first)):
-        own = {name: column[index] for name, column in columns.items()}
-        extra = {} if clock is None else clock.extra(own[LATENCY])
-        limits.append(Limits(own.get("macs"), own.get("params"), extra))
-    return [limit.number for limit in first], limits
+    return found

@@ -59,23 +59,26 @@ class PruneResult:
     latency: LatencyOutcome | None = None
 
 
-def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None = None) -> None:
+def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None, result: Any) -> None:
     """Prove a plan's surgery.
 
     Args:
         graph: of the network.
         plan: made from it.
         smaller: the cut network; None cuts it again.
+        result: what the error carries, so that nothing is lost after a long search.
 
     Raises:
         PlanError: the smaller network does not compute what the silenced one does.
     """
     verification = verify(graph.model, plan, graph.example_inputs, smaller)
     if not verification.ok:
-        raise PlanError(
+        error = PlanError(
             f"the smaller network is off by {verification.max_error:.3g} from the original with the same "
-            "units silenced, so it is not returned; verify=False returns it anyway"
+            "units silenced, so it is not returned; what was found is in this error's `result`"
         )
+        error.result = result
+        raise error
 
 
 def compose(kept: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,21 +15,21 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.engine import Engine, LocalEngine
 from lcprune.errors import ConfigError, DataError
-from lcprune.evaluate import Evaluator, collate, fingerprint, guessing_loss, make_evaluator, statistics_of
+from lcprune.evaluate import Evaluation, Evaluator, collate, fingerprint, guessing_loss, statistics_of
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.scoring import metrics
-from lcprune.search import Record, Records, Search, read_records
+from lcprune.search import Record, Records, read_records
 from lcprune.select import Limits, Ranking
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
-    from lcprune.engine import Engine
 
 Kept = list[NDArray[np.int64]]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Task:
     """A network, a limit and what a method may use to choose units; costly parts are made on demand.
 
@@ -38,39 +38,66 @@ class Task:
         limits: what the result may cost.
         metric: name or function.
         samples: (input, target) pairs of the drawn images; None if there is no data.
-        loss_fn: `loss_fn(output, target)`, a mean over the batch.
+        evaluation: how networks are judged on them.
         min_keep: share of every group that stays.
         multiple_of: widths are multiples of this.
         seed: of everything random.
-        search: settings of a learning method.
-        schedule: group name or pattern -> share to keep, for the method "schedule".
         progress: show bars.
         records: file for the search's records, or None.
         resume: go on from that file.
         floors: units of each group that stay, where these are more than `min_keep` asks for (later steps of
             Algorithm 1, whose floor is that of the network before the first one).
-        options: the method's own settings; None for its defaults.
-        engine: where candidates are judged; None judges them here.
         dataset: the data set that the images come from, for methods that train; None if there is only `samples`.
+        engine: where candidates are judged.
     """
 
     graph: ChannelGraph
     limits: Limits
     metric: str | Callable[..., Any] = "l2"
     samples: Sequence[tuple[Any, Any]] | None = None
-    loss_fn: Callable[[Any, Any], torch.Tensor] = nn.functional.cross_entropy
+    evaluation: Evaluation = field(default_factory=Evaluation)
     min_keep: float = 0.10
     multiple_of: int = 1
     seed: int = 0
-    search: Search = field(default_factory=Search)
-    schedule: Mapping[str, float] | None = None
     progress: bool = False
     records: Path | None = None
     resume: bool = False
     floors: NDArray[np.int64] | None = None
-    options: Any = None
     dataset: Dataset | None = None
-    engine: Engine | None = None
+    engine: Engine = field(default_factory=LocalEngine)
+
+    def but(
+        self,
+        *,
+        limits: Limits | None = None,
+        records: Path | None = None,
+        seed: int | None = None,
+        recalibrate: bool | None = None,
+        scores: list[NDArray[np.float64]] | None = None,
+    ) -> Task:
+        """This task, changed in what is given; what it has computed and what still holds goes along.
+
+        `dataclasses.replace` starts with nothing computed.
+
+        Args:
+            limits: other ones.
+            records: another file.
+            seed: of the search; scores stay those of the first seed.
+            recalibrate: what "auto" was decided to be.
+            scores: to rank by instead of the metric's own.
+        """
+        changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed}
+        if recalibrate is not None:
+            changes["evaluation"] = replace(self.evaluation, recalibrate=recalibrate)
+        other = replace(self, **{name: value for name, value in changes.items() if value is not None})
+        known = {name: value for name, value in vars(self).items() if name in _COMPUTED}
+        if recalibrate:
+            known.pop("evaluator", None)  # it judges networks as they are cut
+        if scores is not None:
+            known.pop("ranking", None)
+            known["scores"] = scores
+        vars(other).update(known)
+        return other
 
     @cached_property
     def scores(self) -> list[NDArray[np.float64]]:
@@ -83,23 +110,27 @@ class Task:
     @cached_property
     def ranking(self) -> Ranking:
         """Units sorted by score, ready to be cut."""
-        return make_ranking(self.scores, self.graph, self.min_keep, self.multiple_of, self.floors)
+        return self.rank(self.scores)
 
     @cached_property
     def evaluator(self) -> Evaluator:
         """Judges selections on the drawn images."""
-        make = make_evaluator if self.engine is None else self.engine.evaluator
-        return make(self.graph, self.need_samples(), self.loss_fn, self.search)
+        return self.engine.evaluator(self.graph, self.need_samples(), self.evaluation)
 
     @cached_property
     def guess(self) -> float | None:
-        """Loss of guessing, by which `search.recalibrate="auto"` is decided; None where nothing is to be decided."""
-        search, model = self.search, self.graph.model
+        """Loss of guessing, by which `recalibrate="auto"` is decided; None where nothing is to be decided."""
+        how, model = self.evaluation, self.graph.model
         # Where the user says how candidates are prepared, that is all that is done to them.
-        if search.recalibrate != "auto" or search.prepares or not statistics_of(model) or len(self.need_samples()) < 2:
+        if how.recalibrate != "auto" or how.prepares or not statistics_of(model) or len(self.need_samples()) < 2:
             return None
         batches = collate(self.need_samples(), 128, next(model.parameters()).device)
         return guessing_loss(copy.deepcopy(model).eval(), batches, self.loss_fn)
+
+    @property
+    def loss_fn(self) -> Callable[[Any, Any], torch.Tensor]:
+        """`loss_fn(output, target)`, a mean over the batch."""
+        return self.evaluation.loss_fn
 
     @property
     def metric_name(self) -> str:
@@ -111,6 +142,16 @@ class Task:
         """The drawn images as plain (input, target) batches on the network's device."""
         device = next(self.graph.model.parameters()).device
         return [(batch.inputs, batch.target) for batch in collate(self.need_samples(), 128, device)]
+
+    @property
+    def absolute_limits(self) -> dict[str, float]:
+        """What is limited -> the most it may be; empty without limits."""
+        return {bound.name: bound.value for bound in self.limits.bounds(self.graph.cost)} if self.limits else {}
+
+    def rank(self, scores: Sequence[NDArray[np.float64]], floors: NDArray[np.int64] | None = None) -> Ranking:
+        """Units sorted by other scores, or with other floors; otherwise as `ranking`."""
+        own = self.floors if floors is None else floors
+        return Ranking(scores, self.graph.cost, self.min_keep, self.multiple_of, own)
 
     def need_samples(self) -> Sequence[tuple[Any, Any]]:
         """The drawn images.
@@ -136,33 +177,25 @@ class Task:
 
     def config(self, **more: Any) -> dict[str, Any]:
         """What this task is, as plain JSON: a search goes on only with the very same."""
-        return {
-            "limits": {bound.name: bound.value for bound in self.limits.bounds(self.graph.cost)},
-            "groups": dict(zip(self.graph.cost.names, self.graph.cost.sizes.tolist(), strict=True)),
-            **self.settings(),
-            **more,
-        }
+        groups = dict(zip(self.graph.cost.names, self.graph.cost.sizes.tolist(), strict=True))
+        return {"limits": self.absolute_limits, "groups": groups, **self.settings(), **more}
 
     def settings(self) -> dict[str, Any]:
         """What the network, the data and the user's settings are, as plain JSON; not the limits."""
-        search = {f"search.{name}": value for name, value in _plain_fields(self.search).items()}
-        # One at a time is said by silence, as in records that were written before there was a choice.
-        if search["search.together"] in (None, 1):
-            del search["search.together"], search["search.asynchronous"]
-        if not search["search.redraw"]:
-            del search["search.redraw"]
+        how = plain_fields(self.evaluation, "evaluation")
+        del how["evaluation.data"]
         return {
             "weights": weights_fingerprint(self.graph.model),
             "images": None if self.samples is None else fingerprint(self.samples),
             "metric": _plain(self.metric),
-            "loss_fn": _plain(self.loss_fn),
             "min_keep": self.min_keep,
             "multiple_of": self.multiple_of,
             "seed": self.seed,
-            "schedule": None if self.schedule is None else dict(self.schedule),
-            "options": None if self.options is None else _plain_fields(self.options),
-            **search,
+            **how,
         }
+
+
+_COMPUTED = ("scores", "ranking", "evaluator", "guess")
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +209,7 @@ class Choice:
         seconds: where the time went, e.g. planning, preparing, evaluating.
         model: for methods that change weights, the network that is to be cut instead of the task's own: the same
             architecture, full size.
+        scores: that units were ranked by, where a search that goes on has brought its own; None for the task's.
     """
 
     kept: Kept
@@ -183,17 +217,7 @@ class Choice:
     meta: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     model: nn.Module | None = None
-
-
-def make_ranking(
-    scores: Sequence[NDArray[np.float64]],
-    graph: ChannelGraph,
-    min_keep: float,
-    multiple_of: int,
-    floors: NDArray[np.int64] | None = None,
-) -> Ranking:
-    """A ranking of the graph's units; arguments as for `Ranking`."""
-    return Ranking(scores, graph.cost, min_keep, multiple_of, floors)
+    scores: list[NDArray[np.float64]] | None = None
 
 
 def width_of(graph: ChannelGraph, multiple_of: int | None) -> int:
@@ -227,5 +251,10 @@ def _plain(value: Any) -> Any:
     return str(value)  # a path, a device
 
 
-def _plain_fields(options: Any) -> dict[str, Any]:
-    return {item.name: _plain(getattr(options, item.name)) for item in fields(options)}
+def plain_fields(settings: Any, prefix: str) -> dict[str, Any]:
+    """The fields of a dataclass as plain JSON, `prefix.name` each; those of a dataclass inside it, too."""
+    found: dict[str, Any] = {}
+    for item in fields(settings):
+        value, name = getattr(settings, item.name), f"{prefix}.{item.name}"
+        found.update(plain_fields(value, name) if is_dataclass(value) else {name: _plain(value)})
+    return found

@@ -33,7 +33,7 @@ def test_the_page_says_what_the_records_hold() -> None:
 def test_every_grid_is_as_large_as_the_others_and_can_be_run() -> None:
     assert {len(grid) for grid in [comparison.TUNING, *comparison.GRIDS.values()]} == {4}
     for method, grid in comparison.GRIDS.items():
-        assert len({repr(lcprune.methods.get(method).read_options(options)) for options in grid}) == 4
+        assert len({repr(lcprune.methods.make(method, options)) for options in grid}) == 4
 
 
 def test_the_least_validation_loss_is_chosen() -> None:

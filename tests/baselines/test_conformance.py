@@ -25,30 +25,21 @@ SHORT = {
     "soft": {"epochs": 3, "batch_size": 32},
     "channel_lasso": {"images": 64, "points": 4},
     "thinet": {"images": 64, "points": 4},
+    "lcp": {"search": Search(pool=4, iterations=6, sample=2)},
+    "schedule": {"shares": {"*": 0.5}},  # which it cannot do without
 }
 METHODS = lcprune.methods()
-# What a method cannot do without.
-NEEDS = {"schedule": {"schedule": {"*": 0.5}}}
 # These draw images, actions or orders; the others depend on the weights alone.
 RANDOM = sorted(set(METHODS) - {"uniform", "naive", "schedule", "l1_schedule"})
 TRAINED = ["morphnet", "single_filter", "single_filter_fisher", "slimming", "soft"]
 
 
-def prune(network, digits, method, **settings):
+def prune(network, digits, method, data=None, images=192, loss_fn=cross_entropy, options=None, folder=None, **settings):
+    made = lcprune.methods.make(method, SHORT.get(method) if options is None else options)
+    evaluation = lcprune.Evaluation(data or digits.batches, loss_fn, images)
+    run = lcprune.Job(folder, resume=settings.pop("resume", False))
     return lcprune.prune(
-        network.model,
-        digits.example,
-        graph=network.graph,
-        method=method,
-        **{
-            "macs": 0.5,
-            "data": digits.batches,
-            "search": Search(pool=4, iterations=6, sample=2, images=192),
-            "progress": False,
-            "options": SHORT.get(method),
-            **NEEDS.get(method, {}),
-            **settings,
-        },
+        network.graph, **{"macs": 0.5, "method": made, "data": evaluation, "run": run, "progress": False, **settings}
     )
 
 
@@ -114,8 +105,8 @@ def test_the_same_seed_gives_the_same_network(method, plain, digits, uninterrupt
 
 @pytest.mark.parametrize("method", RANDOM)
 def test_another_seed_is_another_trial(method, plain, digits) -> None:
-    search = Search(pool=4, iterations=6, sample=2, images=96)  # half of the images: which ones depends on the seed
-    first, other = (prune(plain, digits, method, seed=seed, search=search) for seed in (0, 1))
+    # Half of the images: which ones depends on the seed.
+    first, other = (prune(plain, digits, method, seed=seed, images=96) for seed in (0, 1))
     assert not same(first, other) or [one.beta for one in first.history] != [one.beta for one in other.history]
 
 
@@ -127,15 +118,15 @@ def test_an_interrupted_run_goes_on_to_the_same_network(
     expected, calls = uninterrupted(method)
     if calls:
         with pytest.raises(KeyboardInterrupt):
-            prune(plain, digits, method, loss_fn=Counted(stop=calls * 3 // 4), run_dir=tmp_path)
+            prune(plain, digits, method, loss_fn=Counted(stop=calls * 3 // 4), folder=tmp_path)
         with pytest.raises(lcprune.LcpruneError, match="resume=True"):
-            prune(plain, digits, method, loss_fn=Counted(), run_dir=tmp_path)
+            prune(plain, digits, method, loss_fn=Counted(), folder=tmp_path)
     rest = Counted()
-    assert same(expected, prune(plain, digits, method, loss_fn=rest, run_dir=tmp_path, resume=True))
+    assert same(expected, prune(plain, digits, method, loss_fn=rest, folder=tmp_path, resume=True))
     assert not calls or rest.calls < 0.75 * calls
     # Only methods that leave something behind can know that it belongs to another run.
     with pytest.raises(lcprune.LcpruneError, match=r"macs|another") if calls else nullcontext():
-        prune(plain, digits, method, loss_fn=Counted(), run_dir=tmp_path, resume=True, macs=0.4)
+        prune(plain, digits, method, loss_fn=Counted(), folder=tmp_path, resume=True, macs=0.4)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -143,8 +134,8 @@ def test_a_run_interrupted_early_goes_on_to_the_same_network(method, plain, digi
     expected, calls = uninterrupted(method)
     if calls:  # nothing, or not much, has been kept by then
         with pytest.raises(KeyboardInterrupt):
-            prune(plain, digits, method, loss_fn=Counted(stop=calls // 4 + 1), run_dir=tmp_path)
-    assert same(expected, prune(plain, digits, method, loss_fn=Counted(), run_dir=tmp_path, resume=True))
+            prune(plain, digits, method, loss_fn=Counted(stop=calls // 4 + 1), folder=tmp_path)
+    assert same(expected, prune(plain, digits, method, loss_fn=Counted(), folder=tmp_path, resume=True))
 
 
 @pytest.mark.parametrize("method", TRAINED)
@@ -156,9 +147,9 @@ def test_training_on_a_whole_set_repeats_itself_and_goes_on(method, plain, digit
     expected = prune(plain, digits, method, loss_fn=whole, **settings)
     assert same(expected, prune(plain, digits, method, loss_fn=Counted(), **settings))
     with pytest.raises(KeyboardInterrupt):
-        prune(plain, digits, method, loss_fn=Counted(stop=whole.calls * 3 // 4), run_dir=tmp_path, **settings)
+        prune(plain, digits, method, loss_fn=Counted(stop=whole.calls * 3 // 4), folder=tmp_path, **settings)
     rest = Counted()
-    assert same(expected, prune(plain, digits, method, loss_fn=rest, run_dir=tmp_path, resume=True, **settings))
+    assert same(expected, prune(plain, digits, method, loss_fn=rest, folder=tmp_path, resume=True, **settings))
     assert rest.calls < 0.75 * whole.calls
 
 
@@ -181,8 +172,8 @@ def test_amc_rewarded_by_accuracy_repeats_itself_and_goes_on(plain, digits, tmp_
     interrupt.__qualname__ = judge.__qualname__  # records know the loss by its name
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(amc, "top1_error", interrupt)
-        prune(plain, digits, "amc", run_dir=tmp_path, **settings)
-    assert same(expected, prune(plain, digits, "amc", run_dir=tmp_path, resume=True, **settings))
+        prune(plain, digits, "amc", folder=tmp_path, **settings)
+    assert same(expected, prune(plain, digits, "amc", folder=tmp_path, resume=True, **settings))
 
 
 @pytest.mark.parametrize("method", METHODS)

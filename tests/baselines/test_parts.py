@@ -53,7 +53,7 @@ def test_lasso_keeps_what_matters_and_drops_what_another_unit_says(seed) -> None
 
 @pytest.mark.parametrize("method", ["channel_lasso", "thinet"])
 def test_reconstruction_beats_the_plain_cut(method, network, digits) -> None:
-    settings = {"macs": 0.6, "data": digits.batches, "graph": network.graph, "progress": False}
+    settings = {"macs": 0.6, "data": digits.batches, "progress": False}
     rebuilt = lcprune.prune(network.model, digits.example, method=method, **settings)
     plain = lcprune.prune(network.model, digits.example, method="uniform", **settings)
     with torch.no_grad():
@@ -109,14 +109,11 @@ def test_the_agent_learns_which_action_pays() -> None:
 
 def test_amc_only_proposes_networks_within_the_limit_and_they_differ(plain, digits) -> None:
     result = lcprune.prune(
-        plain.model,
-        digits.example,
+        plain.graph,
         macs=0.4,
-        method="amc",
+        method=lcprune.methods.make("amc", {"episodes": 24, "warmup": 12}),
         data=digits.batches,
-        graph=plain.graph,
         progress=False,
-        options={"episodes": 24, "warmup": 12},
     )
     assert all(record.macs <= 0.4 * plain.graph.macs for record in result.history)
     assert len({tuple(record.counts) for record in result.history}) > 12
@@ -127,14 +124,11 @@ def test_amc_only_proposes_networks_within_the_limit_and_they_differ(plain, digi
 
 def test_morphnet_says_what_its_search_for_lambda_took(plain, digits) -> None:
     result = lcprune.prune(
-        plain.model,
-        digits.example,
+        plain.graph,
         macs=0.5,
-        method="morphnet",
+        method=lcprune.methods.make("morphnet", {"epochs": 2, "trainings": 4, "batch_size": 16}),
         data=digits.batches,
-        graph=plain.graph,
         progress=False,
-        options={"epochs": 2, "trainings": 4, "batch_size": 16},
     )
     tried = result.plan.meta["tried"]
     assert result.plan.meta["trainings"] == len(tried) <= 4
@@ -165,9 +159,11 @@ def test_groups_without_a_norm_stay_whole_for_methods_that_shrink_norms(digits) 
             return self.last(torch.relu(self.second(torch.relu(self.norm(self.first(x))))).mean((2, 3)))
 
     torch.manual_seed(0)
-    settings = {"macs": 0.6, "data": digits.batches, "progress": False, "options": {"epochs": 1}}
+    settings = {"macs": 0.6, "data": digits.batches, "progress": False}
     for method in ("slimming", "morphnet"):
-        result = lcprune.prune(Half().eval(), digits.example, method=method, **settings)
+        result = lcprune.prune(
+            Half().eval(), digits.example, method=lcprune.methods.make(method, {"epochs": 1}), **settings
+        )
         assert len(result.plan.kept["second"]) == 6 and len(result.plan.kept["first"]) < 8
     bare = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)).eval()
     with pytest.raises(lcprune.MetricError, match="batch-norm scales"):
@@ -177,9 +173,11 @@ def test_groups_without_a_norm_stay_whole_for_methods_that_shrink_norms(digits) 
 @pytest.mark.parametrize("method", ["single_filter", "single_filter_fisher", "slimming", "soft", "morphnet"])
 def test_a_training_that_diverges_says_so(method, plain, digits) -> None:
     options = {"tune_steps": 3, "step": 12} if method.startswith("single") else {"epochs": 3}
-    settings = {"macs": 0.5, "data": digits.batches, "graph": plain.graph, "progress": False}
+    settings = {"macs": 0.5, "data": digits.batches, "progress": False}
     with pytest.raises(lcprune.errors.TuneError, match="lower lr"):
-        lcprune.prune(plain.model, digits.example, method=method, options={**options, "lr": 1e30}, **settings)
+        lcprune.prune(
+            plain.model, digits.example, method=lcprune.methods.make(method, {**options, "lr": 1e30}), **settings
+        )
 
 
 def test_wrong_values_are_named() -> None:
@@ -193,5 +191,5 @@ def test_wrong_values_are_named() -> None:
         "l1_schedule": {"rates": (0.0,)},
     }.items():
         with pytest.raises(lcprune.ConfigError, match=next(iter(options))):
-            lcprune.methods.get(method).read_options(options)
+            lcprune.methods.make(method, options)
     assert Training().travel(100) > 0

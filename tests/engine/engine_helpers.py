@@ -8,17 +8,21 @@ import torch
 from safetensors.torch import load_file
 
 import lcprune
-from lcprune import Search
 from lcprune.runs import Run
+from searching import searching
 
 TIMES = {"search_seconds"}
-SHORT = Search(pool=6, iterations=14, sample=3, images=128, recalibrate=False)
+SHORT = {"pool": 6, "iterations": 14, "sample": 3, "images": 128, "recalibrate": False}
 
 
-def pruned(network, digits, engine="local", search=SHORT, **more):
-    """A short search on the digits."""
-    options = {"macs": 0.4, "data": digits.train, "graph": network.graph, "progress": False, **more}
-    return lcprune.prune(network.model, digits.example, search=search, engine=engine, **options)
+TOTAL = 20
+
+
+def pruned(network, digits, engine="local", search=SHORT, folder=None, resume=False, by=lcprune.prune, **more):
+    """A short search on the digits; `more` are settings of it or of `prune`."""
+    loss_fn = {"loss_fn": more.pop("loss_fn")} if "loss_fn" in more else {}
+    options = {"macs": 0.4, **searching(digits.train, **search, **loss_fn), "progress": False, **more}
+    return by(network.graph, run=lcprune.Job(folder, resume, engine), **options)
 
 
 def told(history) -> list[tuple[Any, ...]]:

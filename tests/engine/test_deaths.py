@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from lcprune.engine import RayEngine
 from lcprune.runs import Run
 from lcprune.study import ORIGINAL, Network, NetworkJob, Study, run_jobs
 from lcprune.tune import fit, recipe
+from searching import searching_many
 
 SIGNALLED = Path(__file__).parents[1] / "signalled.py"
 
@@ -76,7 +77,7 @@ def test_a_machine_dies_in_the_middle_of_a_search(plain, digits, cluster, tmp_pa
         time.sleep(0.05)
         return torch.nn.functional.cross_entropy(output, target)
 
-    search = replace(SHORT, iterations=60, together=2)  # long enough for the death to be noticed in its middle
+    search = {**SHORT, "iterations": 60, "together": 2}  # long enough for the death to be noticed in its middle
     here = pruned(plain, digits, search=search)
     node = cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
     file = tmp_path / "search.jsonl"
@@ -85,7 +86,7 @@ def test_a_machine_dies_in_the_middle_of_a_search(plain, digits, cluster, tmp_pa
         RayEngine(workers=2) as engine,
         killed_when(cluster, node, lambda: lines(file) > 8 and "worker 1 is ready" in caplog.text) as happened,
     ):
-        there = pruned(plain, digits, engine, search=search, loss_fn=slow, run_dir=tmp_path)
+        there = pruned(plain, digits, engine, search=search, loss_fn=slow, folder=tmp_path)
     assert happened.is_set() and "died: its candidate is judged again" in caplog.text
     assert told(there.history) == told(here.history)
     assert there.plan.kept == here.plan.kept
@@ -130,20 +131,15 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
 
     def frontier(folder, engine) -> None:
         with Run.create(folder, "pareto", {}) as run, engine:
-            study = Watched(run, network, dataset, tuning, SHORT, progress=False, engine=engine)
+            study = Watched(run, network, dataset, tuning, progress=False, engine=engine)
             study.graph, study.log = plain.graph, str(tmp_path / f"{folder.name}.log")
             study.doomed = node.node_id
             points = lcprune.pareto(
-                plain.model,
-                digits.example,
-                data=digits.train,
+                plain.graph,
                 macs=[0.4, 0.6],
-                compare=["naive", "lcp"],
-                search=replace(SHORT, together=2),
-                graph=plain.graph,
+                **searching_many(digits.train, **{**SHORT, "together": 2}),
                 progress=False,
-                engine=engine,
-                run_dir=run.file("search"),
+                run=lcprune.Job(run.file("search"), engine=engine),
             ).points
             run_jobs(
                 study, [NetworkJob(ORIGINAL), *(NetworkJob(p.method, {"macs": p.limit}, 0, p.plan) for p in points)]
@@ -163,7 +159,7 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
         frontier(tmp_path / "there", RayEngine(workers=2))
     assert happened.is_set()
     assert rows(tmp_path / "here") == rows(tmp_path / "there")
-    assert len(rows(tmp_path / "there")) == 5
+    assert len(rows(tmp_path / "there")) == 7
     for folder in sorted((tmp_path / "here" / "networks").iterdir()):
         assert same_weights(folder, tmp_path / "there" / "networks" / folder.name)
     begun = [line.split("|") for line in log.read_text().splitlines()]

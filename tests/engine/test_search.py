@@ -6,17 +6,16 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from engine_helpers import SHORT, pruned, told
+from engine_helpers import SHORT, TOTAL, pruned, told
 
 import lcprune
-from lcprune import Search
 from lcprune.engine import LocalEngine, RayEngine, crew, make_engine
 from lcprune.search import read_records
+from searching import searching_many
 
 
 def test_one_worker_is_the_local_run_to_the_bit(plain, digits, ray) -> None:
@@ -29,7 +28,7 @@ def test_one_worker_is_the_local_run_to_the_bit(plain, digits, ray) -> None:
 
 
 def test_two_workers_do_what_two_together_do_on_one_machine(plain, digits, two) -> None:
-    here = pruned(plain, digits, search=replace(SHORT, together=2))
+    here = pruned(plain, digits, search={**SHORT, "together": 2})
     there = pruned(plain, digits, two)
     again = pruned(plain, digits, two)
     assert told(there.history) == told(here.history) == told(again.history)
@@ -38,55 +37,55 @@ def test_two_workers_do_what_two_together_do_on_one_machine(plain, digits, two) 
 
 
 def test_a_search_with_workers_goes_on_to_the_same_result(plain, digits, two, tmp_path) -> None:
-    whole = pruned(plain, digits, two, run_dir=tmp_path / "whole")
+    whole = pruned(plain, digits, two, folder=tmp_path / "whole")
     lines = (tmp_path / "whole" / "search.jsonl").read_bytes().split(b"\n")
     for stop in (4, 12):  # in the middle of the first pool, and between two that were asked together
         folder = tmp_path / f"stopped-{stop}"
         folder.mkdir()
         (folder / "search.jsonl").write_bytes(b"\n".join(lines[:stop]) + b"\n")
-        resumed = pruned(plain, digits, two, run_dir=folder, resume=True)
+        resumed = pruned(plain, digits, two, folder=folder, resume=True)
         assert told(resumed.history) == told(whole.history)
         # The search is the same however many do the work.
         (folder / "search.jsonl").write_bytes(b"\n".join(lines[:stop]) + b"\n")
-        local = pruned(plain, digits, search=replace(SHORT, together=2), run_dir=folder, resume=True)
+        local = pruned(plain, digits, search={**SHORT, "together": 2}, folder=folder, resume=True)
         assert told(local.history) == told(whole.history)
 
 
 def test_another_number_together_is_another_search(plain, digits, tmp_path) -> None:
-    pruned(plain, digits, search=replace(SHORT, together=2), run_dir=tmp_path)
+    pruned(plain, digits, search={**SHORT, "together": 2}, folder=tmp_path)
     with pytest.raises(lcprune.SearchError, match=r"search\.together: 2 in the records, 3 now"):
-        pruned(plain, digits, search=replace(SHORT, together=3), run_dir=tmp_path, resume=True)
+        pruned(plain, digits, search={**SHORT, "together": 3}, folder=tmp_path, resume=True)
 
 
 def test_asynchronous_judges_all_and_replays_what_happened(plain, digits, two, tmp_path) -> None:
-    search = replace(SHORT, asynchronous=True)
-    whole = pruned(plain, digits, two, search=search, run_dir=tmp_path / "whole")
-    assert [record.iteration for record in whole.history] == list(range(search.total))
+    search = {**SHORT, "asynchronous": True}
+    whole = pruned(plain, digits, two, search=search, folder=tmp_path / "whole")
+    assert [record.iteration for record in whole.history] == list(range(TOTAL))
     assert whole.history[0].beta == [0.0] * len(plain.graph.groups)
     folder = tmp_path / "stopped"
     folder.mkdir()
     lines = (tmp_path / "whole" / "search.jsonl").read_bytes().split(b"\n")
     (folder / "search.jsonl").write_bytes(b"\n".join(lines[:14]) + b"\n")
     before = {record.iteration: record for record in read_records(folder / "search.jsonl")[1]}
-    resumed = pruned(plain, digits, two, search=search, run_dir=folder, resume=True)
-    assert [record.iteration for record in resumed.history] == list(range(search.total))
+    resumed = pruned(plain, digits, two, search=search, folder=folder, resume=True)
+    assert [record.iteration for record in resumed.history] == list(range(TOTAL))
     assert all(resumed.history[iteration] == record for iteration, record in before.items())
 
 
 def test_more_together_than_the_pool_holds(plain, digits) -> None:
-    search = replace(SHORT, together=50)
+    search = {**SHORT, "together": 50}
     for algorithm in ("evolution", "random", "cmaes"):
         for asynchronous in (False, True):
-            chosen = replace(search, algorithm=algorithm, asynchronous=asynchronous)
+            chosen = {**search, "algorithm": algorithm, "asynchronous": asynchronous}
             found = pruned(plain, digits, search=chosen)
-            assert len(found.history) == search.total
+            assert len(found.history) == TOTAL
             assert found.plan.meta["difference"] <= found.plan.meta["naive_difference"]
 
 
 def test_a_frontier_with_workers(plain, digits, two) -> None:
-    options = {"data": digits.train, "macs": [0.3, 0.6], "graph": plain.graph, "progress": False}
-    here = lcprune.pareto(plain.model, digits.example, search=replace(SHORT, together=2), **options)
-    there = lcprune.pareto(plain.model, digits.example, search=SHORT, engine=two, **options)
+    options = {"macs": [0.3, 0.6], "progress": False}
+    here = lcprune.pareto(plain.graph, **searching_many(digits.train, **{**SHORT, "together": 2}), **options)
+    there = lcprune.pareto(plain.graph, **searching_many(digits.train, **SHORT), run=lcprune.Job(engine=two), **options)
     assert here.full_loss == there.full_loss
     for one, other in zip(here.points, there.points, strict=True):
         assert (one.method, one.limit, one.loss, one.plan.kept) == (
@@ -99,8 +98,16 @@ def test_a_frontier_with_workers(plain, digits, two) -> None:
 
 def test_prepared_candidates_and_steps(plain, digits, two) -> None:
     """Each round's network goes to the workers anew; what prepares candidates goes along."""
-    search = Search(pool=4, iterations=4, sample=2, images=64, recalibrate=True, together=2, precision="bf16")
-    options = {"steps": 2, "search": search, "macs": 0.5}
+    search = {
+        "pool": 4,
+        "iterations": 4,
+        "sample": 2,
+        "images": 64,
+        "recalibrate": True,
+        "together": 2,
+        "precision": "bf16",
+    }
+    options = {"by": lcprune.prune_in_steps, "tune": None, "steps": 2, "search": search, "macs": 0.5}
     here, there = pruned(plain, digits, **options), pruned(plain, digits, two, **options)
     assert [told(step.history) for step in there.steps] == [told(step.history) for step in here.steps]
     assert there.plan.meta == here.plan.meta
@@ -108,11 +115,11 @@ def test_prepared_candidates_and_steps(plain, digits, two) -> None:
 
 @pytest.mark.cpu_bf16
 def test_finalists_are_judged_exactly_where_candidates_are_only_ranked(plain, digits, two) -> None:
-    search = replace(SHORT, together=2, precision="bf16")
+    search = {**SHORT, "together": 2, "precision": "bf16"}
     here, there = pruned(plain, digits, search=search), pruned(plain, digits, two, search=search)
     assert told(there.history) == told(here.history)
     assert there.plan.kept == here.plan.kept and there.plan.meta == here.plan.meta
-    exact = pruned(plain, digits, search=replace(SHORT, together=2))
+    exact = pruned(plain, digits, search={**SHORT, "together": 2})
     assert here.history[0].loss != exact.history[0].loss  # ranked in less
     assert there.plan.meta["naive_difference"] == exact.plan.meta["naive_difference"]  # judged in float32
 
@@ -123,7 +130,7 @@ def test_errors_of_the_user_s_own_loss_come_back_as_they_are(plain, digits, two)
 
     with pytest.raises(ZeroDivisionError, match="my own mistake"):
         pruned(plain, digits, two, loss_fn=broken)
-    assert len(pruned(plain, digits, two).history) == SHORT.total  # the workers live on
+    assert len(pruned(plain, digits, two).history) == TOTAL  # the workers live on
 
 
 def test_what_workers_say_is_heard_with_their_names(plain, digits, two, caplog) -> None:
@@ -142,7 +149,7 @@ def test_what_workers_say_is_heard_with_their_names(plain, digits, two, caplog) 
 
 
 def test_a_worker_that_dies_costs_nothing_but_time(plain, digits, two, tmp_path, caplog) -> None:
-    here = pruned(plain, digits, search=replace(SHORT, together=2))
+    here = pruned(plain, digits, search={**SHORT, "together": 2})
     flag = tmp_path / "died"
 
     def loss_fn(output, target):

@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune.errors import PlanError
-from lcprune.evaluate import SlicingEvaluator, ZeroingEvaluator, collate, draw, make_evaluator, recalibrate
-from lcprune.search import Search
+from lcprune.evaluate import Evaluation, SlicingEvaluator, ZeroingEvaluator, collate, draw, make_evaluator, recalibrate
 
 KINDS = {
     "slice": lambda graph, batches: SlicingEvaluator(graph, batches, cross_entropy),
@@ -230,7 +229,7 @@ def test_the_evaluator_fits_device_and_search(plain, digits) -> None:
     samples = draw(digits.train, 64, seed=0)
 
     def made(**settings):
-        return make_evaluator(plain.graph, samples, cross_entropy, Search(**settings))
+        return make_evaluator(plain.graph, samples, Evaluation(**settings))
 
     assert isinstance(made(), SlicingEvaluator)  # on a CPU fewer multiply-adds are fewer seconds
     assert isinstance(made(evaluator="zero"), ZeroingEvaluator)
@@ -247,7 +246,7 @@ def test_the_evaluator_fits_device_and_search(plain, digits) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_evaluator_on_a_gpu_is_fused_with_channels_last(precision, plain, digits) -> None:
     graph = lcprune.trace(copy.deepcopy(plain.model).cuda(), digits.example.cuda())
-    evaluator = make_evaluator(graph, draw(digits.train, 64, seed=0), cross_entropy, Search(precision=precision))
+    evaluator = make_evaluator(graph, draw(digits.train, 64, seed=0), Evaluation(precision=precision))
     assert isinstance(evaluator, ZeroingEvaluator) and evaluator.forward is not evaluator.model
     assert evaluator.model[1][0].weight.is_contiguous(memory_format=torch.channels_last)
 
@@ -323,9 +322,9 @@ def test_networks_that_do_not_run_in_every_layout_and_precision(trait, precision
     torch.manual_seed(0)
     graph = lcprune.trace(Particular(**{trait: True}), torch.zeros(2, 3, 4, 4))
     samples = [(torch.randn(3, 4, 4), torch.tensor(index % 5)) for index in range(20)]
-    search = Search(batch_size=10, precision=precision, evaluator=kind)
+    how = Evaluation(batch_size=10, precision=precision, evaluator=kind)
     with caplog.at_level("WARNING", "lcprune"):
-        evaluator = make_evaluator(graph, samples, cross_entropy, search)
+        evaluator = make_evaluator(graph, samples, how)
     exact = precision == "fp32" or trait == "own_numbers"
     assert evaluator.precision == ("fp32" if exact else "bf16")
     assert ("does not run in bf16" in caplog.text) == (precision == "bf16" and exact)

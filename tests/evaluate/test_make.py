@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from lcprune.evaluate import draw, make_evaluator
+from lcprune.evaluate import Evaluation, draw, make_evaluator
 from lcprune.evaluate.make import default_batch_size
-from lcprune.search import Search
 
 
 def test_on_a_gpu_all_images_are_one_batch_where_memory_allows(plain, monkeypatch) -> None:
@@ -39,5 +38,5 @@ def test_outputs_in_halves_reach_the_loss_in_float32_wherever_they_are(plain, di
         return cross_entropy(output["classes"], target)
 
     graph = lcprune.trace(Named(), digits.example)
-    make_evaluator(graph, draw(digits.train, 32, seed=0), loss_fn, Search(precision="bf16")).full_loss()
+    make_evaluator(graph, draw(digits.train, 32, seed=0), Evaluation(loss_fn=loss_fn, precision="bf16")).full_loss()
     assert set(seen) == {torch.float32}

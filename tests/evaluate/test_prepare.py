@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune.compensations import LEARN
-from lcprune.evaluate import collate, draw, guessing_loss, make_evaluator, recalibrate, short_tuning
-from lcprune.search import Search
+from lcprune.evaluate import Evaluation, collate, draw, guessing_loss, make_evaluator, recalibrate, short_tuning
+from searching import searching, searching_many
 
-SHORT = Search(pool=3, iterations=2, sample=2, images=256, recalibrate="auto")
+SHORT = {"pool": 3, "iterations": 2, "sample": 2, "images": 256, "recalibrate": "auto"}
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def test_recalibration_gives_the_statistics_of_the_images(plain, digits) -> None
 def test_prepared_candidates_lose_less_and_the_network_stays(settings, plain, digits, halves) -> None:
     samples = draw(digits.train, 256, seed=0)
     before = copy.deepcopy(plain.model.state_dict())
-    bare = make_evaluator(plain.graph, samples, cross_entropy, Search()).loss(halves)
-    prepared = make_evaluator(plain.graph, samples, cross_entropy, Search(**settings))
+    bare = make_evaluator(plain.graph, samples, Evaluation()).loss(halves)
+    prepared = make_evaluator(plain.graph, samples, Evaluation(**settings))
     assert prepared.loss(halves) < bare
     assert all(torch.equal(value, before[name]) for name, value in plain.model.state_dict().items())
-    again = make_evaluator(plain.graph, samples, cross_entropy, Search(**settings))
+    again = make_evaluator(plain.graph, samples, Evaluation(**settings))
     assert again.loss(halves) == prepared.loss(halves)
 
 
@@ -55,7 +55,7 @@ def test_a_users_own_preparation_is_called_with_the_smaller_network(plain, digit
         widths.append(model[0][0].weight.shape[0])
         short_tuning(model, batches, cross_entropy, steps=1, lr=0.01)
 
-    evaluator = make_evaluator(plain.graph, draw(digits.train, 64, seed=0), cross_entropy, Search(prepare=mine))
+    evaluator = make_evaluator(plain.graph, draw(digits.train, 64, seed=0), Evaluation(prepare=mine))
     evaluator.loss(halves)
     assert widths == [4]
 
@@ -84,7 +84,9 @@ def test_guessing_is_giving_every_image_the_same_answer(plain, digits) -> None:
 @pytest.mark.parametrize(("macs", "anew"), [(0.95, False), (0.1, True)])
 def test_statistics_are_new_where_naive_pruning_is_no_better_than_guessing(macs, anew, plain, digits) -> None:
     def pruned(search):
-        return lcprune.prune(plain.model, digits.example, macs=macs, data=digits.train, search=search, progress=False)
+        return lcprune.prune(
+            plain.model, digits.example, macs=macs, **searching(digits.train, **search), progress=False
+        )
 
     plain.model.train()
     before = copy.deepcopy(plain.model.state_dict())
@@ -101,17 +103,19 @@ def test_statistics_are_new_where_naive_pruning_is_no_better_than_guessing(macs,
         )
     assert (left < 0.1 * whole) is anew  # else this tests nothing
     assert result.plan.meta["recalibrate"] is anew
-    plainly = pruned(replace(SHORT, recalibrate=anew))
+    plainly = pruned({**SHORT, "recalibrate": anew})
     assert [record.difference for record in result.history] == [record.difference for record in plainly.history]
 
 
 def test_each_limit_of_a_frontier_decides_for_itself(plain, digits, tmp_path) -> None:
-    settings = {"data": digits.train, "macs": [0.95, 0.1], "search": replace(SHORT, pool=4, iterations=8)}
-    found = lcprune.pareto(plain.model, digits.example, run_dir=tmp_path, progress=False, **settings)
+    settings = {"macs": [0.95, 0.1], **searching_many(digits.train, **{**SHORT, "pool": 4, "iterations": 8})}
+    found = lcprune.pareto(plain.model, digits.example, run=tmp_path, progress=False, **settings)
     texts = {limit: (tmp_path / f"search-{limit:g}.jsonl").read_text() for limit in (0.95, 0.1)}
-    assert '"search.recalibrate": false' in texts[0.95] and '"search.recalibrate": true' in texts[0.1]
+    assert '"evaluation.recalibrate": false' in texts[0.95] and '"evaluation.recalibrate": true' in texts[0.1]
     assert [point.plan.meta["recalibrate"] for point in found.curve("lcp")] == [False, True]
-    again = lcprune.pareto(plain.model, digits.example, run_dir=tmp_path, resume=True, progress=False, **settings)
+    again = lcprune.pareto(
+        plain.model, digits.example, run=lcprune.Job(tmp_path, resume=True), progress=False, **settings
+    )
     assert [point.plan.kept for point in again.points] == [point.plan.kept for point in found.points]
     assert [point.plan.meta["recalibrate"] for point in again.curve("lcp")] == [False, True]
 
@@ -125,16 +129,18 @@ def test_a_frontier_guesses_once(learn, plain, digits, monkeypatch) -> None:
         return guesses[-1]
 
     monkeypatch.setattr(lcprune.task, "guessing_loss", guess)
-    settings = {"data": digits.train, "macs": [0.95, 0.5, 0.1], "learn": learn, "progress": False}
-    lcprune.pareto(plain.model, digits.example, search=SHORT, **settings)
+    settings = {"macs": [0.95, 0.5, 0.1], "learn": learn, "progress": False}
+    lcprune.pareto(plain.model, digits.example, **searching_many(digits.train, **SHORT), **settings)
     assert len(guesses) == 1
-    lcprune.pareto(plain.model, digits.example, search=replace(SHORT, recalibrate=False), **settings)
+    lcprune.pareto(
+        plain.model, digits.example, **searching_many(digits.train, **{**SHORT, "recalibrate": False}), **settings
+    )
     assert len(guesses) == 1
 
 
 def test_the_log_says_how_candidates_are_judged(plain, digits, caplog) -> None:
     caplog.set_level("INFO", logger="lcprune")
-    settings = {"data": digits.train, "macs": [0.95, 0.1], "search": replace(SHORT, pool=4, iterations=8)}
+    settings = {"macs": [0.95, 0.1], **searching_many(digits.train, **{**SHORT, "pool": 4, "iterations": 8})}
     lcprune.pareto(plain.model, digits.example, learn="each", **settings)
     said = [line for line in caplog.messages if line.startswith(("candidates ", "search"))]
     assert said[0] == "candidates are judged as they are cut: naive pruning is better than guessing here"
@@ -156,20 +162,24 @@ def test_a_small_last_batch_does_not_count(digits) -> None:
         expected = copy.deepcopy(model)
         recalibrate(expected, batches[:-1])
         assert torch.equal(whole[2].running_var, expected[2].running_var)
-    search = replace(SHORT, images=129, batch_size=128, recalibrate=True)
-    lcprune.prune(model, digits.example, macs=0.5, data=digits.train, search=search, progress=False)
+    search = {**SHORT, "images": 129, "batch_size": 128, "recalibrate": True}
+    lcprune.prune(model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)
     one = lcprune.prune(
-        model, digits.example, macs=0.2, data=digits.train, search=replace(SHORT, images=1), progress=False
+        model, digits.example, macs=0.2, **searching(digits.train, **{**SHORT, "images": 1}), progress=False
     )
     assert one.plan.meta["recalibrate"] is False
 
 
 def test_what_the_user_prepares_is_not_recalibrated_too(plain, digits) -> None:
-    search = replace(SHORT, tune_steps=1)
-    result = lcprune.prune(plain.model, digits.example, macs=0.1, data=digits.train, search=search, progress=False)
+    search = {**SHORT, "tune_steps": 1}
+    result = lcprune.prune(plain.model, digits.example, macs=0.1, **searching(digits.train, **search), progress=False)
     assert result.plan.meta["recalibrate"] is False
 
 
 def test_an_unknown_way_is_refused() -> None:
     with pytest.raises(lcprune.LcpruneError, match="recalibrate='always'"):
-        Search(recalibrate="always")
+        Evaluation(recalibrate="always")
+    with pytest.raises(lcprune.LcpruneError, match="'fp32', 'tf32', 'bf16'"):
+        Evaluation(precision="fp8")
+    with pytest.raises(lcprune.LcpruneError, match=r"images=2\.5"):
+        Evaluation(images=2.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from lcprune import Search
+from lcprune import Latency, Search
 from lcprune.latency.clock import Clock
-from lcprune.schedule import limit_schedule
+from lcprune.select import Limits
+from lcprune.setup import Setup, columns
+from lcprune.steps import tightening
+from lcprune.task import Task
+from searching import searching
 
-SHORT = Search(pool=5, iterations=6, sample=3, images=64, recalibrate=False)
+SHORT = {"pool": 5, "iterations": 6, "sample": 3, "images": 64, "recalibrate": False}
 
 
 def tuner(digits, log=None):
@@ -40,13 +45,10 @@ def same(one, other) -> bool:
 
 def test_every_round_meets_its_limit_and_builds_on_the_tuned_one(trained, digits) -> None:
     sizes: list[int] = []
-    result = lcprune.prune(
-        trained.model,
-        digits.example,
+    result = lcprune.prune_in_steps(
+        trained.graph,
         macs=[0.75, 0.58, 0.5],
-        graph=trained.graph,
-        data=digits.train,
-        search=SHORT,
+        **searching(digits.train, **SHORT),
         tune=tuner(digits, sizes),
         progress=False,
     )
@@ -67,15 +69,15 @@ def test_every_round_meets_its_limit_and_builds_on_the_tuned_one(trained, digits
 
 
 def test_the_floor_is_that_of_the_network_before_the_first_round(plain, digits) -> None:
-    result = lcprune.prune(
-        plain.model, digits.example, macs=[0.5, 0.3, 0.12], method="naive", min_keep=0.25, progress=False
+    result = lcprune.prune_in_steps(
+        plain.model, digits.example, tune=None, macs=[0.5, 0.3, 0.12], method="naive", min_keep=0.25, progress=False
     )
     for units, size in zip(result.plan.kept.values(), plain.graph.cost.sizes, strict=True):
         assert len(units) >= size / 4
 
 
 def test_a_number_of_steps_goes_down_evenly(plain, digits) -> None:
-    result = lcprune.prune(plain.model, digits.example, macs=0.4, steps=3, method="naive", progress=False)
+    result = lcprune.prune_in_steps(plain.model, digits.example, tune=None, macs=0.4, method="naive", progress=False)
     assert [step.limits["macs"] / plain.graph.macs for step in result.steps] == pytest.approx([0.8, 0.6, 0.4])
 
 
@@ -85,13 +87,15 @@ def test_a_tuner_may_return_another_network(plain, digits) -> None:
         other.tuned = True
         return other
 
-    result = lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", tune=tune, progress=False)
+    result = lcprune.prune_in_steps(
+        plain.model, digits.example, macs=0.5, steps=1, method="naive", tune=tune, progress=False
+    )
     assert result.model.tuned
 
 
 def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_path) -> None:
     settings = rounds(plain, digits)
-    whole = lcprune.prune(plain.model, digits.example, tune=tuner(digits), **settings)
+    whole = lcprune.prune_in_steps(plain.model, digits.example, tune=tuner(digits), **settings)
 
     calls: list[int] = []
     tune = tuner(digits)
@@ -103,17 +107,19 @@ def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_p
         tune(model)
 
     with pytest.raises(KeyboardInterrupt):
-        lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=tmp_path, **settings)
+        lcprune.prune_in_steps(plain.model, digits.example, tune=breaks, run=tmp_path, **settings)
     assert (tmp_path / "step-01" / "step.json").exists() and not (tmp_path / "step-02" / "step.json").exists()
 
     again: list[int] = []
-    result = lcprune.prune(
-        plain.model, digits.example, tune=tuner(digits, again), run_dir=tmp_path, resume=True, **settings
+    result = lcprune.prune_in_steps(
+        plain.model, digits.example, tune=tuner(digits, again), run=lcprune.Job(tmp_path, resume=True), **settings
     )
     assert len(again) == 2  # the first round was not repeated
     assert result.plan.kept == whole.plan.kept and same(result.model, whole.model)
 
-    done = lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=tmp_path, resume=True, **settings)
+    done = lcprune.prune_in_steps(
+        plain.model, digits.example, tune=breaks, run=lcprune.Job(tmp_path, resume=True), **settings
+    )
     assert len(calls) == 2 and same(done.model, whole.model)  # nothing was left to do
     assert [len(step.history) for step in done.steps] == [11, 11, 11]
     loaded = lcprune.load(tmp_path / "step-03", plain.model)
@@ -130,48 +136,49 @@ def broken_off(plain, digits, tmp_path_factory) -> Path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lcprune.prune(plain.model, digits.example, tune=breaks, run_dir=folder, **rounds(plain, digits))
+        lcprune.prune_in_steps(plain.model, digits.example, tune=breaks, run=folder, **rounds(plain, digits))
     return folder
 
 
 def rounds(plain, digits) -> dict[str, object]:
-    common = {"graph": plain.graph, "search": SHORT, "progress": False}
-    return {"macs": [0.7, 0.5, 0.3], "data": digits.train, **common}
+    return {"macs": [0.7, 0.5, 0.3], **searching(digits.train, **SHORT), "progress": False}
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"macs": [0.6, 0.5, 0.3]}, "limits: "),
-        (
-            {"search": Search(pool=5, iterations=7, sample=3, images=64, recalibrate=False)},
-            "search.iterations: 6 then, 7 now",
-        ),
+        ({"method": lcprune.LcP(Search(pool=5, iterations=7, sample=3))}, "search.iterations: 6 then, 7 now"),
         ({"metric": "l1"}, "metric: 'l2' then, 'l1' now"),
         ({"method": "uniform"}, "method: 'lcp' then, 'uniform' now"),
-        ({"data": "held_out"}, "images: "),
+        ({"data": "held_out"}, r"\(images: "),
     ],
 )
 def test_rounds_of_another_run_are_refused(change, named, plain, digits, broken_off, tmp_path) -> None:
     if change.get("data") == "held_out":
-        change = {"data": digits.held_out}
+        change = searching(digits.held_out, **SHORT)
     shutil.copytree(broken_off, tmp_path / "run")
-    settings = {**rounds(plain, digits), **change, "run_dir": tmp_path / "run", "resume": True}
+    settings = {**rounds(plain, digits), **change, "run": lcprune.Job(tmp_path / "run", resume=True)}
     with pytest.raises(lcprune.ConfigError, match=named):
-        lcprune.prune(plain.model, digits.example, **settings)
+        lcprune.prune_in_steps(plain.model, digits.example, tune=None, **settings)
 
 
-def test_limit_schedules(plain) -> None:
+def test_limits_of_rounds(plain) -> None:
     cost = plain.graph.cost
     full, whole = float(cost.macs(cost.sizes)), float(np.sum(cost.sizes))
 
+    def rounds(steps=None, clock=None, macs=None, params=None, latency=None):
+        given = columns(macs, params, None if latency is None else Latency(latency))
+        return tightening(Setup(Task(plain.graph, Limits()), None, clock), given, steps)
+
     def values(name: str, **given) -> list[float]:
-        found = [limits.bounds(cost) for limits in limit_schedule(cost, **given)]
+        found = [limits.bounds(cost) for limits in rounds(**given)]
         return [next(bound.value for bound in bounds if bound.name == name) for bounds in found]
 
     assert values("macs", macs=[0.5, "25%"]) == [0.5 * full, 0.25 * full]
     assert values("macs", steps=2, macs=0.5 * full) == [0.75 * full, 0.5 * full]
-    assert values("macs", macs=0.5) == values("macs", macs=["50%"]) == [0.5 * full]
+    assert values("macs", steps=1, macs=0.5) == values("macs", steps=1, macs=["50%"]) == [0.5 * full]
+    assert values("macs", macs=0.4) == pytest.approx([0.8 * full, 0.6 * full, 0.4 * full])  # three steps
     both = values("params", macs=[0.5, 0.25], params=0.3)
     assert both[0] > both[1] == pytest.approx(0.3 * cost.params(cost.sizes))
     clock = Clock(plain.graph, lambda counts: 1e-3 * float(np.sum(counts)), 1e-3 * whole)
@@ -185,7 +192,28 @@ def test_limit_schedules(plain) -> None:
         ({"macs": 0.5, "steps": 0}, "at least one step"),
     ]:
         with pytest.raises(lcprune.ConfigError, match=message):
-            limit_schedule(cost, **settings)
+            rounds(**settings)
     for name in ("macs", "params"):
         with pytest.raises(lcprune.BudgetError, match=f"{name}=-1 must be more than 0"):
-            limit_schedule(cost, **{name: [0.5, -1]})
+            rounds(**{name: [0.5, -1]})
+
+
+def test_what_a_traced_graph_ignores_stays_whole_in_every_round(plain) -> None:
+    first = plain.graph.groups[0]
+    graph = lcprune.trace(plain.model, plain.graph.example_inputs, ignore=[first.name])
+    result = lcprune.prune_in_steps(graph, tune=None, macs=[0.6, 0.4], method="naive", progress=False)
+    assert result.model.get_parameter(f"{first.name}.weight").shape[0] == first.size
+    assert result.plan.macs <= 0.4 * graph.macs and first.name not in result.plan.kept
+
+
+def test_a_round_that_fails_its_proof_leaves_what_was_found(plain, monkeypatch) -> None:
+    verify, calls = lcprune.verify, []
+
+    def second_fails(*args):
+        calls.append(verify(*args))
+        return replace(calls[-1], ok=len(calls) < 2, max_error=0.5)
+
+    monkeypatch.setattr(lcprune, "verify", second_fails)
+    with pytest.raises(lcprune.PlanError, match=r"off by 0\.5") as caught:
+        lcprune.prune_in_steps(plain.graph, tune=None, macs=[0.6, 0.4], method="naive", progress=False)
+    assert len(caught.value.result.steps) == 2 and caught.value.result.model is not None

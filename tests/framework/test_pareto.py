@@ -8,29 +8,21 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from lcprune import Search
+from searching import searching, searching_many
 
 LIMITS = [0.7, 0.5, 0.3]
-SHORT = Search(pool=6, iterations=10, sample=3, images=128, recalibrate=False)
+SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "recalibrate": False}
 
 
-def frontier(network, digits, **settings):
-    return lcprune.pareto(
-        network.model,
-        digits.example,
-        **{
-            "data": digits.train,
-            "macs": LIMITS,
-            "graph": network.graph,
-            "search": SHORT,
-            "progress": False,
-            **settings,
-        },
-    )
+def frontier(network, digits, search=SHORT, **settings):
+    common = {"macs": LIMITS, **searching_many(digits.train, **search), "progress": False}
+    return lcprune.pareto(network.graph, **{**common, **settings})
 
 
 def test_one_search_is_shared_by_all_limits(trained, digits) -> None:
-    found = frontier(trained, digits, search=Search(pool=16, iterations=32, sample=4, images=128, recalibrate=False))
+    found = frontier(
+        trained, digits, search={"pool": 16, "iterations": 32, "sample": 4, "images": 128, "recalibrate": False}
+    )
     # A third of the candidates each, the loosest limit first; each begins with naive pruning.
     assert list(found.histories) == LIMITS and found.beta is None
     assert [len(history) for history in found.histories.values()] == [16, 16, 16]
@@ -59,7 +51,9 @@ def test_one_search_at_the_tightest_limit_serves_all(trained, digits) -> None:
 
 
 def test_losses_and_costs_are_those_of_the_networks(plain, digits) -> None:
-    found = frontier(plain, digits, search=Search(pool=3, iterations=3, images=5000, recalibrate=False), macs=[0.4])
+    found = frontier(
+        plain, digits, search={"pool": 3, "iterations": 3, "images": 5000, "recalibrate": False}, macs=[0.4]
+    )
     for point in found.points:
         assert sum(parameter.numel() for parameter in point.model.parameters()) == point.params
         images = torch.cat([images for images, _ in digits.train])
@@ -80,7 +74,7 @@ def test_one_search_per_limit(plain, digits) -> None:
 
 
 def test_limits_on_parameters(plain, digits) -> None:
-    found = frontier(plain, digits, macs=None, params=[0.5, 0.2], compare=("naive",))
+    found = frontier(plain, digits, macs=None, params=[0.5, 0.2], methods=("naive",))
     assert all(point.params <= point.limit * plain.graph.params for point in found.points)
 
 
@@ -89,8 +83,12 @@ def test_limits_on_parameters(plain, digits) -> None:
     [("tightest", "search.jsonl", [], 17), ("sweep", "search-0.5.jsonl", ["search-0.3.jsonl"], 9)],
 )
 def test_records_are_written_and_gone_on_from(learn, file, after, count, plain, digits, tmp_path) -> None:
-    search = SHORT if learn == "tightest" else Search(pool=8, iterations=16, sample=3, images=128, recalibrate=False)
-    settings = {"learn": learn, "search": search, "run_dir": tmp_path}
+    search = (
+        SHORT
+        if learn == "tightest"
+        else {"pool": 8, "iterations": 16, "sample": 3, "images": 128, "recalibrate": False}
+    )
+    settings = {"learn": learn, "search": search, "run": tmp_path}
     whole = frontier(plain, digits, **settings)
     path = tmp_path / file
     lines = path.read_bytes().splitlines(keepends=True)
@@ -98,7 +96,7 @@ def test_records_are_written_and_gone_on_from(learn, file, after, count, plain, 
     path.write_bytes(b"".join(lines[: count // 2]) + lines[count // 2][:30])
     for later in after:  # as if it had been killed in the middle
         (tmp_path / later).unlink()
-    again = frontier(plain, digits, **settings, resume=True)
+    again = frontier(plain, digits, **{**settings, "run": lcprune.Job(tmp_path, resume=True)})
     assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
     assert len(path.read_bytes().splitlines()) == count
 
@@ -109,20 +107,20 @@ def test_a_resumed_frontier_ranks_by_the_scores_it_began_with(plain, digits, tmp
     def restless(graph):  # as if a GPU added in another order each time
         return [generator.random(group.size) for group in graph.groups]
 
-    whole = frontier(plain, digits, metric=restless, run_dir=tmp_path)
-    again = frontier(plain, digits, metric=restless, run_dir=tmp_path, resume=True)
+    whole = frontier(plain, digits, metric=restless, run=tmp_path)
+    again = frontier(plain, digits, metric=restless, run=lcprune.Job(tmp_path, resume=True))
     assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
 
 
 def test_a_single_limit_has_the_whole_search_as_it_was_asked_for(plain, digits) -> None:
-    search = Search(pool=10, iterations=2, sample=3, images=64, recalibrate=False)
+    search = {"pool": 10, "iterations": 2, "sample": 3, "images": 64, "recalibrate": False}
     found = frontier(plain, digits, macs=[0.5], search=search)
-    alone = lcprune.prune(plain.model, digits.example, data=digits.train, macs=0.5, search=search, progress=False)
+    alone = lcprune.prune(plain.model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)
     assert [record.beta for record in found.histories[0.5]] == [record.beta for record in alone.history]
 
 
 def test_parts_of_a_shared_search_draw_candidates_of_their_own(plain, digits) -> None:
-    search = Search(pool=4, iterations=20, sample=2, images=64, recalibrate=False, algorithm="random")
+    search = {"pool": 4, "iterations": 20, "sample": 2, "images": 64, "recalibrate": False, "algorithm": "random"}
     found = frontier(plain, digits, macs=[0.7, 0.5, 0.3], search=search)
     drawn = [tuple(record.beta) for history in found.histories.values() for record in history[1:]]
     assert len(drawn) == 3 * 7 and len(set(drawn)) == len(drawn) - 2  # two limits begin with the best of the one before
@@ -132,17 +130,19 @@ def test_parts_of_a_shared_search_draw_candidates_of_their_own(plain, digits) ->
 
 @pytest.mark.parametrize("learn", ["sweep", "each"])
 def test_limits_that_read_alike_have_records_of_their_own(learn, plain, digits, tmp_path) -> None:
-    settings = {"macs": [0.5, 0.5], "params": [0.6, 0.3], "learn": learn, "run_dir": tmp_path}
+    settings = {"macs": [0.5, 0.5], "params": [0.6, 0.3], "learn": learn, "run": tmp_path}
     whole = frontier(plain, digits, **settings)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["search-0.5-2.jsonl", "search-0.5.jsonl"]
-    again = frontier(plain, digits, **settings, resume=True)
+    again = frontier(plain, digits, **{**settings, "run": lcprune.Job(tmp_path, resume=True)})
     assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
 
 
 @pytest.mark.cpu_bf16
 def test_losses_are_of_float32_where_candidates_are_ranked_in_less(plain, digits) -> None:
-    half = frontier(plain, digits, search=Search(pool=4, iterations=4, images=128, recalibrate=False, precision="bf16"))
-    exact = frontier(plain, digits, compare=("naive", "uniform"))
+    half = frontier(
+        plain, digits, search={"pool": 4, "iterations": 4, "images": 128, "recalibrate": False, "precision": "bf16"}
+    )
+    exact = frontier(plain, digits, methods=("naive", "uniform"))
     assert half.full_loss == exact.full_loss
     assert [point.loss for point in half.curve("naive")] == [point.loss for point in exact.curve("naive")]
 
@@ -154,7 +154,10 @@ def test_losses_are_of_float32_where_candidates_are_ranked_in_less(plain, digits
         ({"macs": []}, "needs limits"),
         ({"params": [0.5]}, "as many of each"),
         ({"learn": "never"}, "'never'"),
-        ({"compare": ("lcp", "magic")}, "magic"),
+        ({"methods": ("lcp", "magic")}, "magic"),
+        ({"methods": ("lcp", "amc")}, "amc"),
+        ({"methods": ("lcp", lcprune.LcP())}, "twice"),
+        ({"methods": "lcp"}, "is one method"),
     ],
 )
 def test_mistakes_are_named(settings, message, plain, digits) -> None:
@@ -164,7 +167,7 @@ def test_mistakes_are_named(settings, message, plain, digits) -> None:
 
 def test_of_two_networks_with_one_limit_in_common_each_has_its_own_search(plain, digits) -> None:
     both = {"macs": [0.5, 0.5], "params": [0.9, 0.2]}
-    found = lcprune.pareto(plain.model, digits.example, data=digits.train, search=SHORT, progress=False, **both)
+    found = lcprune.pareto(plain.model, digits.example, **searching_many(digits.train, **SHORT), progress=False, **both)
     wide, narrow = found.curve("lcp")
     assert all(record.params > 0.2 * plain.graph.params for record in wide.history)
     assert all(record.params <= 0.2 * plain.graph.params for record in narrow.history)
@@ -176,3 +179,11 @@ def test_one_limit_is_no_list(plain, digits) -> None:
         shown = "'60%'" if name == "latency" else "0.5"
         with pytest.raises(lcprune.ConfigError, match=rf"{name}=\[{shown}\]"):
             lcprune.pareto(plain.model, digits.example, data=digits.train, progress=False, **{name: limit})
+
+
+def test_a_network_that_fails_its_proof_leaves_the_frontier(plain, digits, monkeypatch) -> None:
+    wrong = lcprune.Verification(ok=False, max_error=0.5, scale=1.0, dtype="float64")
+    monkeypatch.setattr(lcprune, "verify", lambda *args: wrong)
+    with pytest.raises(lcprune.PlanError, match=r"off by 0\.5") as caught:
+        frontier(plain, digits)
+    assert len(caught.value.result.curve("lcp")) == len(LIMITS)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -12,10 +14,11 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 import lcprune
-from lcprune import Search
-from lcprune.task import Choice
+from lcprune.select import Limits
+from lcprune.task import Choice, Task
+from searching import searching
 
-SHORT = Search(pool=6, iterations=10, sample=3, images=128, recalibrate=False)
+SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "recalibrate": False}
 
 
 def counted_macs(model, example) -> float:
@@ -34,15 +37,9 @@ def loss(model, batches) -> float:
 @pytest.mark.parametrize("limits", [{"macs": 0.5}, {"params": 0.4}, {"macs": 0.6, "params": 0.3}])
 def test_the_result_meets_the_limits_and_verifies(method, limits, trained, digits) -> None:
     before = copy.deepcopy(trained.model.state_dict())
+    how = {} if method == "lcp" else {"method": method}
     result = lcprune.prune(
-        trained.model,
-        digits.example,
-        method=method,
-        graph=trained.graph,
-        data=digits.train,
-        search=SHORT,
-        progress=False,
-        **limits,
+        trained.graph, **{**searching(digits.train, **SHORT), **how}, progress=False, **limits
     )  # verifies what it returns
     assert all(torch.equal(value, before[name]) for name, value in trained.model.state_dict().items())
     for name, limit in limits.items():
@@ -59,10 +56,10 @@ def test_the_result_meets_the_limits_and_verifies(method, limits, trained, digit
 
 def test_lcp_is_never_worse_than_naive_and_its_loss_is_what_it_says(trained, digits) -> None:
     images = digits.train[:6]
-    settings = {"macs": 0.4, "data": images, "graph": trained.graph, "progress": False}
+    settings = {"macs": 0.4, "progress": False}
     naive = lcprune.prune(trained.model, digits.example, method="naive", **settings)
     lcp = lcprune.prune(
-        trained.model, digits.example, search=Search(pool=8, iterations=24, recalibrate=False), **settings
+        trained.model, digits.example, **searching(images, pool=8, iterations=24, recalibrate=False), **settings
     )
     full = loss(trained.model.eval(), images)
     difference = abs(loss(lcp.model.eval(), images) - full)
@@ -78,7 +75,7 @@ def test_lcp_is_never_worse_than_naive_and_its_loss_is_what_it_says(trained, dig
 def test_the_seed_decides(plain, digits) -> None:
     def run(seed: int):
         return lcprune.prune(
-            plain.model, digits.example, macs=0.5, data=digits.train, search=SHORT, seed=seed, progress=False
+            plain.model, digits.example, macs=0.5, **searching(digits.train, **SHORT), seed=seed, progress=False
         )
 
     one, same, other = run(0), run(0), run(1)
@@ -91,8 +88,8 @@ def test_the_seed_decides(plain, digits) -> None:
 
 @pytest.mark.parametrize("settings", [{"form": "affine"}, {"algorithm": "random"}, {"algorithm": "cmaes"}])
 def test_other_searches(settings, plain, digits) -> None:
-    search = Search(pool=6, iterations=20, images=128, recalibrate=False, **settings)
-    result = lcprune.prune(plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False)
+    search = {"pool": 6, "iterations": 20, "images": 128, "recalibrate": False, **settings}
+    result = lcprune.prune(plain.model, digits.example, macs=0.4, **searching(digits.train, **search), progress=False)
     assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
     assert np.array(result.plan.meta["beta"]).shape == ((2, 6) if "form" in settings else (6,))
 
@@ -118,9 +115,9 @@ def test_metrics_by_name_and_by_function(metric, plain, digits) -> None:
 
 def test_a_given_schedule(plain, digits) -> None:
     first = plain.graph.groups[0].name
-    result = lcprune.prune(plain.model, digits.example, method="schedule", schedule={first: 0.25}, progress=False)
+    result = lcprune.prune(plain.model, digits.example, method=lcprune.Schedule({first: 0.25}), progress=False)
     assert [len(units) for units in result.plan.kept.values()] == [2, 8, 16, 16, 32, 32]
-    with pytest.raises(lcprune.ConfigError, match="needs schedule="):
+    with pytest.raises(lcprune.ConfigError, match="a schedule needs shares"):
         lcprune.prune(plain.model, digits.example, method="schedule", progress=False)
 
 
@@ -135,9 +132,10 @@ def test_floor_and_width_are_passed_on(plain, digits) -> None:
 def test_surgery_that_is_not_exact_is_refused(plain, digits, monkeypatch) -> None:
     wrong = lcprune.Verification(ok=False, max_error=0.5, scale=1.0, dtype="float64")
     monkeypatch.setattr(lcprune, "verify", lambda *args: wrong)
-    with pytest.raises(lcprune.PlanError, match=r"off by 0\.5"):
+    with pytest.raises(lcprune.PlanError, match=r"off by 0\.5") as caught:
         lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", progress=False)
-    lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", verify=False, progress=False)
+    assert caught.value.result.plan.macs <= 0.5 * plain.graph.macs  # nothing is lost after a long search
+    assert caught.value.result.model(digits.example).shape == (len(digits.example), 10)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +143,12 @@ def test_surgery_that_is_not_exact_is_refused(plain, digits, monkeypatch) -> Non
     [
         ({"macs": 0.001, "method": "naive"}, lcprune.BudgetError, "smallest"),
         ({"method": "naive"}, lcprune.BudgetError, "no limit"),
+        (
+            {"macs": [0.5, 0.3], "method": "naive"},
+            lcprune.ConfigError,
+            r"macs=\[0.5, 0.3\] has several limits: .*steps",
+        ),
+        ({"latency": ["60%", "50%"], "method": "naive"}, lcprune.ConfigError, "latency=.* has several limits"),
         ({"macs": 0.5}, lcprune.DataError, "'lcp' needs data="),
         ({"macs": 0.5, "method": "uniformly"}, lcprune.ConfigError, "Did you mean 'uniform'"),
         ({"macs": 0.5, "method": "naive", "metric": "l3"}, lcprune.MetricError, "l3"),
@@ -158,25 +162,19 @@ def test_mistakes_are_named(settings, error, message, plain, digits) -> None:
 
 def test_fewer_images_than_asked_are_fine_and_said(plain, digits, caplog) -> None:
     with caplog.at_level(logging.INFO, logger="lcprune"):
-        lcprune.prune(plain.model, digits.example, macs=0.5, data=digits.train[:1], search=Search(pool=2, iterations=1))
+        lcprune.prune(plain.model, digits.example, macs=0.5, **searching(digits.train[:1], pool=2, iterations=1))
     assert "64 images" in caplog.text and "3000 asked" in caplog.text
 
 
 def test_one_shot_data_is_enough(plain, digits) -> None:
     lcprune.prune(
-        plain.model,
-        digits.example,
-        macs=0.5,
-        metric="taylor",
-        data=iter(digits.train),
-        search=SHORT,
-        progress=False,
+        plain.model, digits.example, macs=0.5, metric="taylor", **searching(iter(digits.train), **SHORT), progress=False
     )
 
 
 def test_judging_by_tuned_candidates(plain, digits) -> None:
-    search = Search(pool=3, iterations=3, images=128, recalibrate=False, tune_steps=4, tune_lr=0.05)
-    result = lcprune.prune(plain.model, digits.example, macs=0.4, data=digits.train, search=search, progress=False)
+    search = {"pool": 3, "iterations": 3, "images": 128, "recalibrate": False, "tune_steps": 4, "tune_lr": 0.05}
+    result = lcprune.prune(plain.model, digits.example, macs=0.4, **searching(digits.train, **search), progress=False)
     # The network that comes back is cut, not tuned: its weights are the original's.
     again = result.plan.apply(plain.model)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in result.model.state_dict().items())
@@ -185,9 +183,16 @@ def test_judging_by_tuned_candidates(plain, digits) -> None:
 
 @pytest.mark.cpu_bf16
 def test_low_precision_ranks_and_float32_decides(plain, digits) -> None:
-    search = Search(pool=6, iterations=20, images=128, recalibrate=False, evaluator="zero", precision="bf16")
-    settings = {"macs": 0.4, "data": digits.train, "progress": False}
-    result = lcprune.prune(plain.model, digits.example, search=search, **settings)
+    search = {
+        "pool": 6,
+        "iterations": 20,
+        "images": 128,
+        "recalibrate": False,
+        "evaluator": "zero",
+        "precision": "bf16",
+    }
+    settings = {"macs": 0.4, "progress": False}
+    result = lcprune.prune(plain.model, digits.example, **searching(digits.train, **search), **settings)
     exact = lcprune.prune(plain.model, digits.example, method="naive", **settings)
     drawn = [(x[None], y[None]) for x, y in lcprune.evaluate.draw(digits.train, 128, 0)]
     full = loss(plain.model, drawn)
@@ -221,9 +226,9 @@ def test_a_loss_that_cannot_be_searched_with_is_refused_at_once(recalibrate, pla
             calls.append(1)
             return loss_fn(output, target)
 
-        search = Search(pool=6, iterations=10, sample=3, images=64, recalibrate=recalibrate)
-        data = {"data": digits.train, "loss_fn": counted, "search": search, "progress": False}
-        return lcprune.prune(plain.model, digits.example, macs=0.5, **data)
+        search = {"pool": 6, "iterations": 10, "sample": 3, "images": 64, "recalibrate": recalibrate}
+        how = searching(digits.train, loss_fn=counted, **search)
+        return lcprune.prune(plain.model, digits.example, macs=0.5, progress=False, **how)
 
     with pytest.raises(lcprune.SearchError, match="of the network itself is not finite"):
         prune(lambda output, target: cross_entropy(output, target) * float("nan"))
@@ -244,6 +249,36 @@ def test_volumes_are_pruned_by_their_loss(digits) -> None:
     )
     data = [(images[:, :, None], labels) for images, labels in digits.train]
     for recalibrate in ("auto", True, False):
-        search = Search(pool=3, iterations=3, sample=2, images=64, recalibrate=recalibrate)
-        result = lcprune.prune(model, digits.example[:, :, None], macs=0.5, data=data, search=search, progress=False)
+        search = {"pool": 3, "iterations": 3, "sample": 2, "images": 64, "recalibrate": recalibrate}
+        result = lcprune.prune(model, digits.example[:, :, None], macs=0.5, **searching(data, **search), progress=False)
         assert result.plan.macs <= 0.5 * result.plan.original_macs
+
+
+def test_a_traced_graph_stands_for_network_and_example(plain, digits) -> None:
+    given = lcprune.prune(plain.graph, macs=0.5, method="naive", progress=False)
+    traced = lcprune.prune(plain.model, digits.example, macs=0.5, method=lcprune.Naive(), progress=False)
+    assert given.plan.kept == traced.plan.kept
+    with pytest.raises(lcprune.ConfigError, match="give the graph alone"):
+        lcprune.prune(plain.graph, digits.example, macs=0.5, method="naive")
+    with pytest.raises(lcprune.ConfigError, match="example_inputs are needed"):
+        lcprune.prune(plain.model, macs=0.5, method="naive")
+
+
+def test_what_is_known_goes_along_to_other_limits_and_nothing_else(plain, digits) -> None:
+    samples = lcprune.evaluate.draw(digits.train, 64, 0)
+    task = Task(plain.graph, Limits(macs=0.5), samples=samples)
+    known = task.scores, task.ranking, task.evaluator, task.guess
+    tighter = task.but(limits=Limits(macs=0.3), seed=4)
+    assert (tighter.scores, tighter.ranking, tighter.evaluator, tighter.guess) == known
+    assert tighter.seed == 4 and tighter.limits != task.limits == Limits(macs=0.5)
+    assert task.but(recalibrate=False).evaluator is task.evaluator
+    assert task.but(recalibrate=True).evaluator is not task.evaluator  # its candidates get new statistics
+    other = task.but(scores=[score[::-1] for score in task.scores])
+    assert other.ranking is not task.ranking and other.evaluator is task.evaluator
+    assert "scores" not in vars(replace(task, metric="l1"))
+    with pytest.raises(FrozenInstanceError):
+        task.seed = 1
+
+
+def test_the_front_door_stays_small() -> None:
+    assert len(inspect.signature(lcprune.prune).parameters) <= 14

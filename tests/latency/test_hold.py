@@ -15,20 +15,22 @@ from lcprune.latency import Table
 from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.hold import ATTEMPTS, Tried, hold, next_macs
 from lcprune.limit import Limit
+from searching import searching, searching_many
 
-SHORT = lcprune.Search(pool=4, iterations=4, sample=2, images=64, recalibrate=False)
+SHORT = {"pool": 4, "iterations": 4, "sample": 2, "images": 64, "recalibrate": False}
 
 
-def prune(network: Any, digits: Any, latency: Any, method: str = "naive", **settings: Any) -> lcprune.PruneResult:
-    common = {"data": digits.train, "search": SHORT, "progress": False, "graph": network.graph}
-    return lcprune.prune(network.model, digits.example, method=method, latency=latency, **{**common, **settings})
+def prune(network: Any, digits: Any, latency: Any, method: Any = "naive", **settings: Any) -> lcprune.PruneResult:
+    how = searching(digits.train, **SHORT) if method == "lcp" else {"method": method}
+    by = lcprune.prune_in_steps if "tune" in settings else lcprune.prune
+    return by(network.graph, latency=latency, progress=False, **how, **settings)
 
 
 @pytest.mark.parametrize("method", ["naive", "uniform", "lcp"])
 @pytest.mark.parametrize("limit", ["60%", "6ms"])
 def test_the_measured_latency_is_within_the_limit_and_near_it(plain, digits, pretend, method, limit, tmp_path) -> None:
     backend = pretend()
-    result = prune(plain, digits, Latency(limit, batch=3, backend=backend), method, run_dir=tmp_path)
+    result = prune(plain, digits, Latency(limit, batch=3, backend=backend), method, run=tmp_path)
     found, original = result.latency, backend.ms(plain.model)
     assert found.met and found.measured_ms == pytest.approx(backend.ms(result.model))
     assert found.limit_ms == pytest.approx(0.6 * original if limit == "60%" else 6.0)
@@ -85,19 +87,16 @@ def test_a_limit_that_stays_missed_is_reported(plain, digits, pretend, caplog) -
 def test_a_method_that_cannot_select_again_is_measured_once(plain, digits, pretend) -> None:
     shares = {group.name: 0.5 for group in plain.graph.groups}
     for limit, met in (("90%", True), ("20%", False)):
-        result = prune(plain, digits, Latency(limit, backend=pretend()), "schedule", schedule=shares)
+        result = prune(plain, digits, Latency(limit, backend=pretend()), lcprune.Schedule(shares))
         assert result.latency.met is met and len(result.latency.attempts) == 1
 
 
 def test_a_frontier_of_latencies(plain, digits, pretend) -> None:
     backend = pretend()
     frontier = lcprune.pareto(
-        plain.model,
-        digits.example,
-        data=digits.train,
+        plain.graph,
         latency=Latency(["80%", "5ms"], backend=backend),
-        search=SHORT,
-        graph=plain.graph,
+        **searching_many(digits.train, **SHORT),
         progress=False,
     )
     assert [point.limit for point in frontier.curve("lcp")] == [0.8, 5.0]
@@ -119,30 +118,30 @@ def test_algorithm_1_tightens_its_latency_and_holds_the_last(plain, digits, pret
 
 def test_a_run_that_goes_on_measures_nothing_again(plain, digits, pretend, tmp_path) -> None:
     """Measured again, another network might be chosen, while the first has been tuned in between."""
-    first = prune(plain, digits, Latency("60%", backend=pretend()), "lcp", run_dir=tmp_path)
+    first = prune(plain, digits, Latency("60%", backend=pretend()), "lcp", run=tmp_path)
     table = Table.load(tmp_path / "latency.json")
     assert table.points[-1][0] == plain.graph.macs and table.about["backend"] == "pretend"
     slower = pretend(lambda model: 1.0)  # a machine on which nothing that is cut is faster
-    again = prune(plain, digits, Latency(0.6, backend=slower), "lcp", run_dir=tmp_path, resume=True)
+    again = prune(plain, digits, Latency(0.6, backend=slower), "lcp", run=lcprune.Job(tmp_path, resume=True))
     assert not slower.timed and again.latency == first.latency and again.plan.kept == first.plan.kept
     with pytest.raises(lcprune.BudgetError, match="cannot be met"):
-        prune(plain, digits, Latency("60%", backend=slower), "naive", run_dir=tmp_path)
+        prune(plain, digits, Latency("60%", backend=slower), "naive", run=tmp_path)
     assert slower.timed
 
 
 def test_a_frontier_that_goes_on_measures_nothing_again(plain, digits, pretend, tmp_path) -> None:
-    common = {"data": digits.train, "search": SHORT, "graph": plain.graph, "progress": False, "run_dir": tmp_path}
-    first = lcprune.pareto(plain.model, digits.example, latency=Latency(["60%"], backend=pretend()), **common)
+    common = {**searching_many(digits.train, **SHORT), "progress": False}
+    first = lcprune.pareto(plain.graph, latency=Latency(["60%"], backend=pretend()), run=tmp_path, **common)
     slower = pretend(lambda model: 1.0)
     latency = Latency(["60%"], backend=slower)
-    again = lcprune.pareto(plain.model, digits.example, latency=latency, resume=True, **common)
+    again = lcprune.pareto(plain.graph, latency=latency, run=lcprune.Job(tmp_path, resume=True), **common)
     assert not slower.timed and [p.plan.kept for p in again.points] == [p.plan.kept for p in first.points]
 
 
 def test_algorithm_1_that_goes_on_knows_what_became_of_the_limit(plain, digits, pretend, tmp_path) -> None:
-    first = prune(plain, digits, Latency([0.8, 0.5], backend=pretend()), run_dir=tmp_path)
+    first = prune(plain, digits, Latency([0.8, 0.5], backend=pretend()), tune=None, run=tmp_path)
     slower = pretend(lambda model: 1.0)
-    again = prune(plain, digits, Latency([0.8, 0.5], backend=slower), run_dir=tmp_path, resume=True)
+    again = prune(plain, digits, Latency([0.8, 0.5], backend=slower), tune=None, run=lcprune.Job(tmp_path, resume=True))
     assert again.latency == first.latency and again.latency is not None and not slower.timed
 
 

@@ -38,8 +38,7 @@ def test_what_cannot_be_meant_is_refused_at_once(settings, error, words) -> None
 
 
 def prune(plain, digits, latency, **settings) -> lcprune.PruneResult:
-    common = {"method": "naive", "progress": False, "graph": plain.graph}
-    return lcprune.prune(plain.model, digits.example, latency=latency, **{**common, **settings})
+    return lcprune.prune(plain.graph, latency=latency, **{"method": "naive", "progress": False, **settings})
 
 
 def test_a_function_of_counts_predicts(plain, digits) -> None:

@@ -20,6 +20,7 @@ import digit_networks
 
 import lcprune
 from lcprune.search.records import Records
+from searching import searching
 
 
 def prune(folder: Path, weights: Path) -> Any:
@@ -32,10 +33,10 @@ def prune(folder: Path, weights: Path) -> Any:
         images[:2],
         macs=0.4,
         metric="taylor",
-        data=digit_networks.batches(images, labels),
-        search=lcprune.Search(pool=12, iterations=48, sample=4, images=100, recalibrate=False),
-        run_dir=folder,
-        resume=True,
+        **searching(
+            digit_networks.batches(images, labels), pool=12, iterations=48, sample=4, images=100, recalibrate=False
+        ),
+        run=lcprune.Job(folder, resume=True),
         progress=False,
     )
 

@@ -179,7 +179,7 @@ def test_best_so_far_never_rises_and_ends_at_the_result() -> None:
 
 
 def test_finalists_are_judged_again_and_naive_is_among_them() -> None:
-    search = Search(pool=20, iterations=100, precision="bf16", finalists=4)
+    search = Search(pool=20, iterations=100, finalists=4)
     sampler = make_sampler(Space(np.ones(3)), search, 0)
     select = lambda beta: [np.arange(1 + int(abs(10 * value)) % 9) for value in beta]  # noqa: E731
     asked = []

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 import lcprune
-from lcprune import Search
 from lcprune.search import read_records
+from searching import searching
 
-SHORT = Search(pool=6, iterations=10, sample=3, images=128, recalibrate=False)
+SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "recalibrate": False}
 
 
 def lines(folder: Path) -> int:
@@ -55,22 +55,22 @@ def test_resuming_computes_only_what_is_missing(plain, digits, tmp_path) -> None
         calls.append(1)
         return torch.nn.functional.cross_entropy(output, target)
 
-    settings = {"macs": 0.4, "data": digits.train, "loss_fn": loss_fn, "search": SHORT, "progress": False}
-    whole = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, **settings)
+    settings = {"macs": 0.4, **searching(digits.train, loss_fn=loss_fn, **SHORT), "progress": False}
+    whole = lcprune.prune(plain.model, digits.example, run=tmp_path, **settings)
     computed = len(calls)
     calls.clear()
-    again = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, resume=True, **settings)
+    again = lcprune.prune(plain.model, digits.example, run=lcprune.Job(tmp_path, resume=True), **settings)
     assert len(calls) == 2 < computed  # two batches: the whole network's loss alone
     assert again.plan.kept == whole.plan.kept and again.history == whole.history
 
 
 def test_a_resumed_search_knows_what_was_judged_before(plain, digits, tmp_path) -> None:
-    search = Search(pool=6, iterations=60, sample=3, images=64, recalibrate=False)
-    settings = {"macs": 0.4, "data": digits.train, "search": search, "progress": False, "run_dir": tmp_path}
-    whole = lcprune.prune(plain.model, digits.example, **settings)
+    search = {"pool": 6, "iterations": 60, "sample": 3, "images": 64, "recalibrate": False}
+    settings = {"macs": 0.4, **searching(digits.train, **search), "progress": False}
+    whole = lcprune.prune(plain.model, digits.example, run=tmp_path, **settings)
     path = tmp_path / "search.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:50]))
-    again = lcprune.prune(plain.model, digits.example, resume=True, **settings)
+    again = lcprune.prune(plain.model, digits.example, run=lcprune.Job(tmp_path, resume=True), **settings)
     assert [replace(r, seconds=0) for r in again.history] == [replace(r, seconds=0) for r in whole.history]
     later = [record for record in whole.history[49:] if record.cached]
     before = {tuple(record.counts) for record in whole.history[:49]}
@@ -84,42 +84,50 @@ def test_a_resumed_search_knows_what_was_judged_before(plain, digits, tmp_path) 
         ({"seed": 1}, "seed: 0 in the records, 1 now"),
         ({"metric": "l1"}, "metric: 'l2' in the records, 'l1' now"),
         ({"min_keep": 0.2}, "min_keep"),
-        (
-            {"search": Search(pool=6, iterations=11, sample=3, images=128, recalibrate=False)},
-            r"search\.iterations: 10 .*, 11 now",
-        ),
+        ({"iterations": 11}, r"search\.iterations: 10 .*, 11 now"),
+        ({"images": 96}, r"evaluation\.images: 128 .*, 96 now"),
     ],
 )
 def test_another_search_is_refused(change, named, plain, digits, tmp_path) -> None:
-    settings = {"macs": 0.4, "data": digits.train, "search": SHORT, "progress": False, "run_dir": tmp_path}
-    lcprune.prune(plain.model, digits.example, **settings)
+    def run(folder, **changed):
+        search = {name: changed.pop(name, value) for name, value in SHORT.items()}
+        settings = {"macs": 0.4, **searching(digits.train, **search), "progress": False, **changed}
+        return lcprune.prune(plain.model, digits.example, run=folder, **settings)
+
+    run(tmp_path)
     with pytest.raises(lcprune.SearchError, match=named):
-        lcprune.prune(plain.model, digits.example, **{**settings, **change}, resume=True)
+        run(lcprune.Job(tmp_path, resume=True), **change)
     with pytest.raises(lcprune.SearchError, match="resume=True"):
-        lcprune.prune(plain.model, digits.example, **settings)
+        run(tmp_path)
 
 
 def test_another_network_and_other_images_are_refused(plain, digits, tmp_path) -> None:
-    settings = {"macs": 0.4, "search": SHORT, "progress": False, "run_dir": tmp_path}
-    lcprune.prune(plain.model, digits.example, data=digits.train, **settings)
+    settings = {"macs": 0.4, "progress": False, "run": lcprune.Job(tmp_path, resume=True)}
+    lcprune.prune(plain.model, digits.example, **searching(digits.train, **SHORT), **settings)
     with pytest.raises(lcprune.SearchError, match="images: "):
-        lcprune.prune(plain.model, digits.example, data=digits.held_out, resume=True, **settings)
+        lcprune.prune(plain.model, digits.example, **searching(digits.held_out, **SHORT), **settings)
     other = copy.deepcopy(plain.model)
     with torch.no_grad():
         other[0][0].weight += 1e-6
     with pytest.raises(lcprune.SearchError, match="weights: "):
-        lcprune.prune(other, digits.example, data=digits.train, resume=True, **settings)
+        lcprune.prune(other, digits.example, **searching(digits.train, **SHORT), **settings)
 
 
 @pytest.mark.parametrize("algorithm", ["evolution", "random", "cmaes"])
 def test_candidates_that_select_a_network_seen_before_are_drawn_again(algorithm, plain, digits, tmp_path) -> None:
     def run(redraw: int, **more):
         # Few widths to choose from: many candidates select the same network.
-        search = Search(
-            pool=6, iterations=24, sample=3, images=64, recalibrate=False, algorithm=algorithm, redraw=redraw
-        )
-        options = {"data": digits.train, "graph": plain.graph, "multiple_of": 4, "progress": False, **more}
-        return lcprune.prune(plain.model, digits.example, macs=0.5, search=search, **options)
+        search = {
+            "pool": 6,
+            "iterations": 24,
+            "sample": 3,
+            "images": 64,
+            "recalibrate": False,
+            "algorithm": algorithm,
+            "redraw": redraw,
+        }
+        options = {"multiple_of": 4, "progress": False, **more}
+        return lcprune.prune(plain.graph, macs=0.5, **searching(digits.train, **search), **options)
 
     def networks(result) -> int:
         return len({tuple(record.counts) for record in result.history})
@@ -139,11 +147,12 @@ def test_candidates_that_select_a_network_seen_before_are_drawn_again(algorithm,
 @pytest.mark.parametrize(("macs", "anew"), [(0.95, False), (0.1, True)])
 @pytest.mark.parametrize("kept_lines", [0, 1, 2, 7])
 def test_where_a_search_was_killed_does_not_show(kept_lines, macs, anew, plain, digits, tmp_path) -> None:
-    settings = {"macs": macs, "data": digits.train, "search": replace(SHORT, recalibrate="auto"), "progress": False}
-    whole = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, **settings)
+    search = {**SHORT, "recalibrate": "auto"}
+    settings = {"macs": macs, **searching(digits.train, **search), "progress": False}
+    whole = lcprune.prune(plain.model, digits.example, run=tmp_path, **settings)
     assert whole.plan.meta["recalibrate"] is anew
     path = tmp_path / "search.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept_lines]))
-    again = lcprune.prune(plain.model, digits.example, run_dir=tmp_path, resume=True, **settings)
+    again = lcprune.prune(plain.model, digits.example, run=lcprune.Job(tmp_path, resume=True), **settings)
     assert [replace(r, seconds=0) for r in again.history] == [replace(r, seconds=0) for r in whole.history]
     assert again.plan.kept == whole.plan.kept and again.plan.meta["recalibrate"] is anew

@@ -209,9 +209,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"mutate": 1.5}, "mutate=1.5"),
         ({"algorithm": "annealing"}, "'evolution', 'random', 'cmaes'"),
         ({"form": "cubic"}, "'shift', 'affine'"),
-        ({"precision": "fp8"}, "'fp32', 'tf32', 'bf16'"),
         ({"patience": 0}, "patience=0"),
-        ({"images": 2.5}, "images=2.5"),
+        ({"together": 2.5}, "together=2.5"),
     ],
 )
 def test_wrong_settings_are_refused_with_their_value(settings, message) -> None:

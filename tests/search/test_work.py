@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lcprune import Search, choosing
+from lcprune import choosing
 from lcprune.plan import Plan
 from lcprune.select import Limits
 from lcprune.task import Task
+from searching import searching
 
-SEARCH = Search(pool=8, iterations=16, sample=4, images=64, recalibrate=False)
+SEARCH = {"pool": 8, "iterations": 16, "sample": 4, "images": 64, "recalibrate": False}
 
 
 @pytest.fixture
@@ -31,14 +32,15 @@ def counted(plain, digits, monkeypatch):
     def run(**settings):
         from lcprune.evaluate import draw
 
-        search = Search(**{**SEARCH.__dict__, **settings})
-        task = Task(plain.graph, Limits(macs=0.5), samples=draw(digits.train, 64, seed=0), search=search)
+        made_of = searching(None, **{**SEARCH, **settings})
+        samples = draw(digits.train, 64, seed=0)
+        task = Task(plain.graph, Limits(macs=0.5), samples=samples, evaluation=made_of["data"])
         task.ranking  # noqa: B018  (scores are not part of the search)
         monkeypatch.setattr(Plan, "apply", counting_apply)
         monkeypatch.setattr(torch.nn.Linear, "forward", counting_forward)
         evaluator = task.evaluator  # made here, so that its own checks are counted apart
         made = dict(counts)
-        found = choosing.learn(task)
+        found = choosing.learn(task, made_of["method"].search).found
         monkeypatch.undo()
         distinct = {tuple(record.counts) for record in found.history}
         return evaluator.work, len(distinct), made, {name: counts[name] - made[name] for name in counts}

@@ -50,7 +50,7 @@ def plans(network: nn.Module) -> list[Plan]:
     graph = lcprune.trace(network, example)
 
     def cut(method: str, macs: float) -> Plan:
-        return lcprune.prune(network, example, macs=macs, method=method, graph=graph, progress=False).plan
+        return lcprune.prune(graph, macs=macs, method=method, progress=False).plan
 
     return [cut("naive", 0.5), cut("uniform", 0.5), cut("naive", 0.3)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.baselines.layers import layers_of
 from lcprune.errors import ConfigError, SearchError
 from lcprune.evaluate import draw
-from lcprune.method import methods
+from lcprune.method import Method, methods
 from lcprune.progress import Progress
 from lcprune.search import Record
 from lcprune.task import Choice, Task
@@ -23,9 +23,24 @@ from lcprune.task import Choice, Task
 _FEATURES = 11
 
 
+@methods.register("amc", needs_data=True)
 @dataclass(frozen=True)
-class Amc:
-    """Options of the method "amc".
+class Amc(Method):
+    """A DDPG agent walks through the layers and says how much of each stays; rewarded by accuracy (He et al. 2018).
+
+    State (published): number, units, input channels, height, width, stride and kernel of the layer, its MACs, MACs
+    removed before it, MACs left after it, the action before. Action: the share that stays, bounded so that the limit
+    can still be met with every later layer at its floor. Which units of a layer go is the metric's choice. 400
+    episodes with 100 of warm-up, two hidden layers of 300, as published.
+
+    Differs from the published set-up: a residual group is one layer; the floor is `min_keep` (published 20 %); which
+    units go is `metric=`, by default l2; weights that remain are not fitted anew by least squares, as the authors' code
+    does for 1x1 convolutions; channels are not rounded to multiples of 8 (`multiple_of=8` does). As in that code,
+    warm-up actions are uniform, every layer of an episode gets the reward of its end less a moving average, and the
+    noise falls by 5 % per episode; the code's default is 800 episodes, the paper's search 400.
+
+    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.9 at 62.7 M MACs (50 %), 90.2 before tuning (the last: not verified);
+    the search took one hour on a Titan Xp (as the LcP paper has it).
 
     Attributes:
         episodes: networks judged.
@@ -49,89 +64,70 @@ class Amc:
         if self.reward not in ("accuracy", "loss"):
             raise ConfigError(f"reward={self.reward!r} is not known; choose 'accuracy' or 'loss'")
 
-
-@methods.register("amc", needs_data=True, options=Amc)
-def amc(task: Task) -> Choice:
-    """A DDPG agent walks through the layers and says how much of each stays; rewarded by accuracy (He et al. 2018).
-
-    State (published): number, units, input channels, height, width, stride and kernel of the layer, its MACs, MACs
-    removed before it, MACs left after it, the action before. Action: the share that stays, bounded so that the limit
-    can still be met with every later layer at its floor. Which units of a layer go is the metric's choice. 400
-    episodes with 100 of warm-up, two hidden layers of 300, as published.
-
-    Differs from the published set-up: a residual group is one layer; the floor is `min_keep` (published 20 %); which
-    units go is `metric=`, by default l2; weights that remain are not fitted anew by least squares, as the authors' code
-    does for 1x1 convolutions; channels are not rounded to multiples of 8 (`multiple_of=8` does). As in that code,
-    warm-up actions are uniform, every layer of an episode gets the reward of its end less a moving average, and the
-    noise falls by 5 % per episode; the code's default is 800 episodes, the paper's search 400.
-
-    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.9 at 62.7 M MACs (50 %), 90.2 before tuning (the last: not verified);
-    the search took one hour on a Titan Xp (as the LcP paper has it).
-    """
-    options: Amc = task.options or Amc()
-    started = time.perf_counter()
-    judge = _judge(task, options)
-    walk = _Walk(task)
-    agent = Agent(_FEATURES, options.memory * walk.layers, task.seed)
-    records = judge.open_records(method="amc", **{f"amc.{key}": value for key, value in asdict(options).items()})
-    full = judge.evaluator.full_loss()
-    records.start(task.scores, full)
-    history: list[Record] = []
-    agent_seconds = 0.0
-    began = time.perf_counter() - (records.replayed[-1].seconds if records.replayed else 0.0)
-    try:
-        with Progress("amc", total=options.episodes, enabled=task.progress) as bar:
-            for number in range(options.episodes):
-                clock = time.perf_counter()
-                noise = options.noise * options.decay ** (number - options.warmup)
-                old = records.replayed[number] if number < len(records.replayed) else None
-                episode, counts = walk.episode(agent, None if number < options.warmup else noise)
-                agent_seconds += time.perf_counter() - clock
-                kept = task.ranking.kept(counts)
-                actions = [step.action for step in episode]
-                if old is not None:
-                    if not np.allclose(old.beta, actions):
-                        raise SearchError(f"episode {number} of the records has other actions; name another folder")
-                    judge.evaluator.remember(kept, old.loss)
-                    record = old
-                else:
-                    cached, loss = judge.evaluator.knows(kept), judge.evaluator.loss(kept)
-                    record = Record(
-                        iteration=number,
-                        loss=loss,
-                        difference=loss - full,
-                        beta=actions,
-                        counts=counts.tolist(),
-                        macs=float(task.graph.cost.macs(counts)),
-                        params=float(task.graph.cost.params(counts)),
-                        best=min([loss - full, *(one.best for one in history[-1:])]),
-                        cached=cached,
-                        seconds=round(time.perf_counter() - began, 6),
-                    )
-                    records.append(record)
-                history.append(record)
-                clock = time.perf_counter()
-                if math.isfinite(record.loss):
-                    agent.remember(episode, -record.loss)
-                if number >= options.warmup and agent.seen:
-                    for _ in episode:
-                        agent.update()
-                agent_seconds += time.perf_counter() - clock
-                bar.advance(best=f"{record.best:.4g}")
-    finally:
-        records.close()
-    best = min(history, key=lambda record: record.loss)
-    if not math.isfinite(best.loss):
-        raise SearchError(f"none of {len(history)} networks has a finite loss: look at the data and the limit")
-    work = judge.evaluator.work
-    seconds = {
-        "total": time.perf_counter() - started,
-        "agent": agent_seconds,
-        "preparing": work.preparing,
-        "evaluating": work.evaluating,
-    }
-    meta = {"episodes": options.episodes, "difference": best.difference, "evaluations": work.evaluations}
-    return Choice(task.ranking.kept(np.array(best.counts)), history, meta, seconds)
+    def choose(self, task: Task) -> Choice:
+        started = time.perf_counter()
+        judge = _judge(task, self)
+        walk = _Walk(task)
+        agent = Agent(_FEATURES, self.memory * walk.layers, task.seed)
+        records = judge.open_records(**self.settings())
+        full = judge.evaluator.full_loss()
+        records.start(task.scores, full)
+        history: list[Record] = []
+        agent_seconds = 0.0
+        began = time.perf_counter() - (records.replayed[-1].seconds if records.replayed else 0.0)
+        try:
+            with Progress("amc", total=self.episodes, enabled=task.progress) as bar:
+                for number in range(self.episodes):
+                    clock = time.perf_counter()
+                    noise = self.noise * self.decay ** (number - self.warmup)
+                    old = records.replayed[number] if number < len(records.replayed) else None
+                    episode, counts = walk.episode(agent, None if number < self.warmup else noise)
+                    agent_seconds += time.perf_counter() - clock
+                    kept = task.ranking.kept(counts)
+                    actions = [step.action for step in episode]
+                    if old is not None:
+                        if not np.allclose(old.beta, actions):
+                            raise SearchError(f"episode {number} of the records has other actions; name another folder")
+                        judge.evaluator.remember(kept, old.loss)
+                        record = old
+                    else:
+                        cached, loss = judge.evaluator.knows(kept), judge.evaluator.loss(kept)
+                        record = Record(
+                            iteration=number,
+                            loss=loss,
+                            difference=loss - full,
+                            beta=actions,
+                            counts=counts.tolist(),
+                            macs=float(task.graph.cost.macs(counts)),
+                            params=float(task.graph.cost.params(counts)),
+                            best=min([loss - full, *(one.best for one in history[-1:])]),
+                            cached=cached,
+                            seconds=round(time.perf_counter() - began, 6),
+                        )
+                        records.append(record)
+                    history.append(record)
+                    clock = time.perf_counter()
+                    if math.isfinite(record.loss):
+                        agent.remember(episode, -record.loss)
+                    if number >= self.warmup and agent.seen:
+                        for _ in episode:
+                            agent.update()
+                    agent_seconds += time.perf_counter() - clock
+                    bar.advance(best=f"{record.best:.4g}")
+        finally:
+            records.close()
+        best = min(history, key=lambda record: record.loss)
+        if not math.isfinite(best.loss):
+            raise SearchError(f"none of {len(history)} networks has a finite loss: look at the data and the limit")
+        work = judge.evaluator.work
+        seconds = {
+            "total": time.perf_counter() - started,
+            "agent": agent_seconds,
+            "preparing": work.preparing,
+            "evaluating": work.evaluating,
+        }
+        meta = {"episodes": self.episodes, "difference": best.difference, "evaluations": work.evaluations}
+        return Choice(task.ranking.kept(np.array(best.counts)), history, meta, seconds)
 
 
 class _Walk:
@@ -199,15 +195,15 @@ class _Walk:
         return min(widths[: low + 1], key=lambda width: abs(width - wanted * size))
 
 
-def _judge(task: Task, options: Amc) -> Task:
+def _judge(task: Task, method: Amc) -> Task:
     """The task with the evaluator that gives the reward; the task itself where that is the loss."""
     samples = task.need_samples()
-    if options.reward == "loss" or not _has_classes(samples):
+    if method.reward == "loss" or not _has_classes(samples):
         return task
     if task.dataset is not None and len(task.dataset.val):
-        batches = task.dataset.batches("val", 128, limit=task.search.images, seed=task.seed)
-        samples = draw(batches, task.search.images, task.seed)
-    return replace(task, samples=samples, loss_fn=top1_error)
+        batches = task.dataset.batches("val", 128, limit=task.evaluation.images, seed=task.seed)
+        samples = draw(batches, task.evaluation.images, task.seed)
+    return replace(task, samples=samples, evaluation=replace(task.evaluation, loss_fn=top1_error))
 
 
 def _has_classes(samples: Any) -> bool:

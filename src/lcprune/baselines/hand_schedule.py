@@ -9,16 +9,26 @@ from numpy.typing import NDArray
 
 from lcprune.baselines.layers import Layer, layers_of
 from lcprune.errors import BudgetError, ConfigError
-from lcprune.method import methods
+from lcprune.method import Method, methods
 from lcprune.scoring import metrics
-from lcprune.task import Choice, Task, make_ranking
+from lcprune.task import Choice, Task
 
 _BISECTIONS = 40
 
 
+@methods.register("l1_schedule")
 @dataclass(frozen=True)
-class HandSchedule:
-    """Options of the method "l1_schedule".
+class L1Schedule(Method):
+    """A rate per stage, made by hand, and the filters with the least sum of absolute weights (Li et al. 2017).
+
+    In the published way only layers inside residual blocks are cut, never the sums behind them; `metric=` is of no
+    effect. `lcprune.Schedule` with metric="l1" takes any other schedule.
+
+    Differs from the published set-up: the published rates (60, 30 and 10 % in the three stages of ResNet-56) are
+    scaled by one factor until the limit holds; the six layers that the authors skip by hand (16, 18, 20, 34, 38, 54)
+    are not skipped. If the layers inside blocks cannot meet the limit, the coupled ones are cut as well.
+
+    Published: ResNet-56 on CIFAR-10, 93.04 -> 93.06 at 90.9 M MACs (72.4 %).
 
     Attributes:
         rates: share of filters to remove in each stage (layers whose feature maps have the same size), before all are
@@ -32,49 +42,35 @@ class HandSchedule:
         if not self.rates or not all(0 <= rate <= 1 for rate in self.rates) or not any(self.rates):
             raise ConfigError(f"rates={self.rates} are shares to remove per stage, from 0 to 1, not all 0")
 
+    def choose(self, task: Task) -> Choice:
+        layers = layers_of(task.graph)
+        scores = metrics.score(task.graph, "l1")
+        ranking = task.rank(scores)
+        rates = _rates(layers, self.rates)
+        inner = np.array([layer.coupled <= 1 for layer in layers])
+        bounds = task.limits.bounds(task.graph.cost)
 
-@methods.register("l1_schedule", options=HandSchedule)
-def l1_schedule(task: Task) -> Choice:
-    """A rate per stage, made by hand, and the filters with the least sum of absolute weights (Li et al. 2017).
+        def counts(factor: float, cut: NDArray[np.bool_]) -> NDArray[np.int64]:
+            keep = np.where(cut, 1 - np.minimum(1, factor * rates), 1.0)
+            shares = dict(zip(task.graph.cost.names, keep.tolist(), strict=True))
+            return np.array([len(units) for units in ranking.schedule(shares)])
 
-    In the published way only layers inside residual blocks are cut, never the sums behind them; `metric=` is of no
-    effect. method="schedule" with metric="l1" takes any other schedule.
-
-    Differs from the published set-up: the published rates (60, 30 and 10 % in the three stages of ResNet-56) are
-    scaled by one factor until the limit holds; the six layers that the authors skip by hand (16, 18, 20, 34, 38, 54)
-    are not skipped. If the layers inside blocks cannot meet the limit, the coupled ones are cut as well.
-
-    Published: ResNet-56 on CIFAR-10, 93.04 -> 93.06 at 90.9 M MACs (72.4 %).
-    """
-    options: HandSchedule = task.options or HandSchedule()
-    layers = layers_of(task.graph)
-    scores = metrics.score(task.graph, "l1")
-    ranking = make_ranking(scores, task.graph, task.min_keep, task.multiple_of, task.floors)
-    rates = _rates(layers, options.rates)
-    inner = np.array([layer.coupled <= 1 for layer in layers])
-    bounds = task.limits.bounds(task.graph.cost)
-
-    def counts(factor: float, cut: NDArray[np.bool_]) -> NDArray[np.int64]:
-        keep = np.where(cut, 1 - np.minimum(1, factor * rates), 1.0)
-        shares = dict(zip(task.graph.cost.names, keep.tolist(), strict=True))
-        return np.array([len(units) for units in ranking.schedule(shares)])
-
-    for cut in (inner, np.ones_like(inner)):
-        most = 1 / max(rates[rates > 0].min(), 1e-3)
-        if not all(bound.holds(counts(most, cut)) for bound in bounds):
-            continue
-        low, high = 0.0, most  # the limits hold at `high`
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            if all(bound.holds(counts(middle, cut)) for bound in bounds):
-                high = middle
-            else:
-                low = middle
-        kept = ranking.kept(counts(high, cut))
-        shares = {g.name: len(units) / g.size for g, units in zip(task.graph.groups, kept, strict=True)}
-        return Choice(kept, meta={"factor": high, "schedule": shares})
-    ranking.select(task.limits)  # says what can be had, if the limit cannot be met at all
-    raise BudgetError(f"rates={options.rates} leave stages whole, so this limit cannot be met; give each stage a rate")
+        for cut in (inner, np.ones_like(inner)):
+            most = 1 / max(rates[rates > 0].min(), 1e-3)
+            if not all(bound.holds(counts(most, cut)) for bound in bounds):
+                continue
+            low, high = 0.0, most  # the limits hold at `high`
+            for _ in range(_BISECTIONS):
+                middle = (low + high) / 2
+                if all(bound.holds(counts(middle, cut)) for bound in bounds):
+                    high = middle
+                else:
+                    low = middle
+            kept = ranking.kept(counts(high, cut))
+            shares = {g.name: len(units) / g.size for g, units in zip(task.graph.groups, kept, strict=True)}
+            return Choice(kept, meta={"factor": high, "schedule": shares})
+        ranking.select(task.limits)  # says what can be had, if the limit cannot be met at all
+        raise BudgetError(f"rates={self.rates} leave stages whole, so this limit cannot be met; give each stage a rate")
 
 
 def _rates(layers: list[Layer], rates: tuple[float, ...]) -> NDArray[np.float64]:

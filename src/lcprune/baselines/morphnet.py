@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lcprune.baselines.scales import Scales, scales_of, select_scales
 from lcprune.baselines.training import Feed, Training, train
 from lcprune.errors import ConfigError
-from lcprune.method import methods
+from lcprune.method import Method, methods
 from lcprune.task import Choice, Task
 
 logger = logging.getLogger("lcprune")
@@ -24,11 +24,26 @@ logger = logging.getLogger("lcprune")
 _WIDER = 4.0  # factor of lambda while only one side of the limit has been seen
 
 
+@methods.register("morphnet", needs_data=True)
 @dataclass(frozen=True)
-class MorphNet(Training):
-    """Options of the method "morphnet"; `epochs` are those of one training.
+class MorphNet(Training, Method):
+    """Shrink batch-norm scales by what they cost; lambda by bisection until the limit is met (Gordon et al. 2018).
+
+    The penalty is lambda * sum over groups of (what one more unit costs, beside the units that are on) * (sum over
+    units of their largest scale): the published regulariser, whose terms (on in) x |scale out| + |scale in| x (on out)
+    are the derivative of MACs by counts. It serves any limit: MACs, parameters, latency. The plan's meta says how many
+    trainings the search for lambda took: that is the method's price.
+
+    Differs from the published set-up: begins with the trained network; which units are on is counted anew after each
+    epoch, not at each step; the last bit between the network found and the limit is taken or given by the order of the
+    scales (published: whatever width comes out, and a uniform expansion afterwards); weights are kept and tuned
+    (published: trained from scratch); groups without a normalisation stay whole.
+
+    Published: no ResNet-56 (Inception V2 on ImageNet, +1.1 points at the same MACs: not verified). Run by the LcP paper
+    on ResNet-56, CIFAR-10: 94.18 -> 93.51 at 77.8 M MACs (62 %).
 
     Attributes:
+        epochs: of one training.
         trainings: most values of lambda tried.
         threshold: a unit is off when all of its scales are at most this.
         tolerance: a network that meets the limit and costs at least `1 - tolerance` of it ends the search.
@@ -47,60 +62,41 @@ class MorphNet(Training):
         if self.trainings < 1 or not 0 < self.tolerance < 1 or not self.threshold > 0:
             raise ConfigError(f"{self}: trainings from 1 on, tolerance between 0 and 1, threshold above 0")
 
-
-@methods.register("morphnet", needs_data=True, options=MorphNet)
-def morphnet(task: Task) -> Choice:
-    """Shrink batch-norm scales by what they cost; lambda by bisection until the limit is met (Gordon et al. 2018).
-
-    The penalty is lambda * sum over groups of (what one more unit costs, beside the units that are on) * (sum over
-    units of their largest scale): the published regulariser, whose terms (on in) x |scale out| + |scale in| x (on out)
-    are the derivative of MACs by counts. It serves any limit: MACs, parameters, latency. The plan's meta says how many
-    trainings the search for lambda took: that is the method's price.
-
-    Differs from the published set-up: begins with the trained network; which units are on is counted anew after each
-    epoch, not at each step; the last bit between the network found and the limit is taken or given by the order of the
-    scales (published: whatever width comes out, and a uniform expansion afterwards); weights are kept and tuned
-    (published: trained from scratch); groups without a normalisation stay whole.
-
-    Published: no ResNet-56 (Inception V2 on ImageNet, +1.1 points at the same MACs: not verified). Run by the LcP paper
-    on ResNet-56, CIFAR-10: 94.18 -> 93.51 at 77.8 M MACs (62 %).
-    """
-    options: MorphNet = task.options or MorphNet()
-    untrained = scales_of(task.graph, task.graph.model, "morphnet")
-    select_scales(
-        task, untrained.numbers(), untrained.bare
-    )  # a limit that cannot be met is refused before any training
-    bound = min(task.limits.bounds(task.graph.cost), key=lambda bound: bound.value / bound.full)
-    steps = options.epochs * Feed(task, options.batch_size).steps
-    sizes = task.graph.cost.sizes
-    share = float(np.mean(_marginal(bound, sizes)))  # what one unit costs, as a share of the network
-    strength = options.strength or 1 / (share * options.travel(steps))
-    weak: float | None = None  # the strongest lambda whose network is too big
-    strong: float | None = None  # the weakest lambda whose network meets the limit
-    tried: list[dict[str, Any]] = []
-    best: tuple[float, nn.Module, Scales] | None = None
-    for number in range(1, options.trainings + 1):
-        model, scales = _shrink(task, options, bound, strength, f"morphnet-{number:02d}")
-        cost = float(bound.cost(_on(scales, sizes, options.threshold)))
-        logger.info("morphnet: lambda %.3g gives %s", strength / bound.full, bound.describe(cost))
-        tried.append({"strength": strength, "lambda": strength / bound.full, "cost": cost})
-        distance = abs(math.log(max(cost, 1e-9 * bound.full) / bound.value))
-        if best is None or distance < best[0]:
-            best = distance, model, scales
-        if (1 - options.tolerance) * bound.value <= cost <= bound.value:
-            break
-        if cost > bound.value:
-            weak = strength
-        else:
-            strong = strength
-        strength = _next(weak, strong)
-    assert best is not None
-    _, model, scales = best
-    kept = select_scales(task, scales.numbers(), scales.bare)
-    return Choice(kept, meta={"trainings": len(tried), "tried": tried, "epochs": options.epochs}, model=model)
+    def choose(self, task: Task) -> Choice:
+        untrained = scales_of(task.graph, task.graph.model, "morphnet")
+        # A limit that cannot be met is refused before any training.
+        select_scales(task, untrained.numbers(), untrained.bare)
+        bound = min(task.limits.bounds(task.graph.cost), key=lambda bound: bound.value / bound.full)
+        steps = self.epochs * Feed(task, self.batch_size).steps
+        sizes = task.graph.cost.sizes
+        share = float(np.mean(_marginal(bound, sizes)))  # what one unit costs, as a share of the network
+        strength = self.strength or 1 / (share * self.travel(steps))
+        weak: float | None = None  # the strongest lambda whose network is too big
+        strong: float | None = None  # the weakest lambda whose network meets the limit
+        tried: list[dict[str, Any]] = []
+        best: tuple[float, nn.Module, Scales] | None = None
+        for number in range(1, self.trainings + 1):
+            model, scales = _shrink(task, self, bound, strength, f"morphnet-{number:02d}")
+            cost = float(bound.cost(_on(scales, sizes, self.threshold)))
+            logger.info("morphnet: lambda %.3g gives %s", strength / bound.full, bound.describe(cost))
+            tried.append({"strength": strength, "lambda": strength / bound.full, "cost": cost})
+            distance = abs(math.log(max(cost, 1e-9 * bound.full) / bound.value))
+            if best is None or distance < best[0]:
+                best = distance, model, scales
+            if (1 - self.tolerance) * bound.value <= cost <= bound.value:
+                break
+            if cost > bound.value:
+                weak = strength
+            else:
+                strong = strength
+            strength = _next(weak, strong)
+        assert best is not None
+        _, model, scales = best
+        kept = select_scales(task, scales.numbers(), scales.bare)
+        return Choice(kept, meta={"trainings": len(tried), "tried": tried, "epochs": self.epochs}, model=model)
 
 
-def _shrink(task: Task, options: MorphNet, bound: Any, strength: float, name: str) -> tuple[nn.Module, Scales]:
+def _shrink(task: Task, method: MorphNet, bound: Any, strength: float, name: str) -> tuple[nn.Module, Scales]:
     """One training from the network's own weights."""
     model = copy.deepcopy(task.graph.model)
     scales = scales_of(task.graph, model, "morphnet")
@@ -108,7 +104,7 @@ def _shrink(task: Task, options: MorphNet, bound: Any, strength: float, name: st
     weights = torch.zeros(len(sizes), device=scales.all[0].device)
 
     def weigh() -> None:
-        weights.copy_(torch.from_numpy(_marginal(bound, _on(scales, sizes, options.threshold))))
+        weights.copy_(torch.from_numpy(_marginal(bound, _on(scales, sizes, method.threshold))))
 
     def penalty() -> Tensor:
         sums = [scales.largest(g).sum() if parts else weights.new_zeros(()) for g, parts in enumerate(scales.groups)]
@@ -116,7 +112,7 @@ def _shrink(task: Task, options: MorphNet, bound: Any, strength: float, name: st
 
     weigh()
     # Lambda is part of what a checkpoint belongs to.
-    train(task, model, replace(options, strength=strength), name, penalty, weigh)
+    train(task, model, replace(method, strength=strength), name, penalty, weigh)
     return model, scales
 
 

@@ -7,20 +7,20 @@ one of ThiNet (Luo et al., A filter level pruning method for deep neural network
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcprune.baselines.readers import Reader, readers_of, watch
 from lcprune.errors import ConfigError
-from lcprune.method import methods
+from lcprune.method import Method, methods
 from lcprune.progress import Progress
 from lcprune.task import Choice, Task
 
 FloatArray = NDArray[np.float64]
-Selector = Callable[[FloatArray, FloatArray, int], NDArray[np.int64]]
 
 _SWEEPS, _HALVINGS = 50, 30
 _SETTLED = 1e-4  # of coefficients that are 1 where nothing is penalised
@@ -28,76 +28,56 @@ _NEAR = 1.02  # this many times the wanted units is near enough: the smallest co
 
 
 @dataclass(frozen=True)
-class Reconstruction:
-    """Options of the methods "channel_lasso" and "thinet".
+class Reconstruction(Method):
+    """What "channel_lasso" and "thinet" share.
 
     Attributes:
         images: that outputs are reconstructed on.
         points: places of each feature map that are looked at.
+        schedule: group name or pattern -> share to keep; None keeps the same share of every group.
     """
 
     images: int = 500
     points: int = 10
+    schedule: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.images < 1 or self.points < 1:
             raise ConfigError(f"images={self.images} and points={self.points} must be at least 1")
 
+    @abstractmethod
+    def select(self, gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
+        """The units of a group that stay; arguments are those of `lasso`."""
 
-@methods.register("channel_lasso", needs_data=True, options=Reconstruction)
-def channel_lasso(task: Task) -> Choice:
-    """Channels by lasso on the next layer's output, then least squares for its weights (He et al. 2017).
+    @property
+    def scheduled(self) -> bool:
+        return bool(self.schedule)
 
-    Differs from the published set-up: every group keeps the same share, or what `schedule=` says (published: a
-    schedule by hand, shallow layers pruned more); 500 images with 10 points each by default (published 5,000: not
-    verified); a residual group is chosen for all of its readers together (published: readers choose for themselves, by
-    a sampler in front of each block); groups that no plain convolution or linear layer reads are chosen by `metric=`.
-
-    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.8 at 62.7 M MACs (50 %), as the LcP paper quotes it.
-    """
-    return _reconstruct(task, lasso)
-
-
-@methods.register("thinet", needs_data=True, options=Reconstruction)
-def thinet(task: Task) -> Choice:
-    """Channels whose absence changes the next layer's output least, greedily, then least squares (Luo et al. 2017).
-
-    Differs from the published set-up: full weights by least squares where the authors scale channels; no epoch of
-    tuning after each layer; residual groups are cut too; otherwise as "channel_lasso".
-
-    Published: no ResNet-56 (ResNet-50 on ImageNet, 72.88 -> 72.04 at 63 % of the MACs, as the LcP paper quotes it).
-    """
-    return _reconstruct(task, greedy)
-
-
-def _reconstruct(task: Task, selector: Selector) -> Choice:
-    options: Reconstruction = task.options or Reconstruction()
-    graph = task.graph
-    if task.schedule:
-        kept = task.ranking.schedule(task.schedule, task.limits if task.limits else None)
-    else:
-        kept = task.ranking.uniform(task.limits)
-    samples = task.need_samples()
-    chosen = np.random.default_rng(task.seed).permutation(len(samples))[: options.images]
-    few = copy.copy(task)
-    few.samples = [samples[index] for index in np.sort(chosen)]
-    batches = few.batches
-    model = copy.deepcopy(graph.model).eval()
-    reconstructed = 0
-    with Progress("reconstruct", total=len(graph.groups), enabled=task.progress) as bar:
-        for position, group in enumerate(graph.groups):
-            bar.advance(layer=group.name)
-            if len(kept[position]) == group.size:
-                continue
-            readers = readers_of(graph, model, group)
-            if readers:
-                seen = watch(readers, graph.model, model, batches, options.points, task.seed)
-                gram, product = _normal(readers, seen, group.size)
-                kept[position] = np.sort(selector(gram, product, len(kept[position])))
-                reconstructed += 1
-            for reader in readers:
-                reader.refit(seen[reader.name], kept[position])
-    return Choice(kept, meta={"images": len(few.samples), "reconstructed": reconstructed}, model=model)
+    def choose(self, task: Task) -> Choice:
+        graph = task.graph
+        if self.schedule:
+            kept = task.ranking.schedule(self.schedule, task.limits if task.limits else None)
+        else:
+            kept = task.ranking.uniform(task.limits)
+        samples = task.need_samples()
+        chosen = np.random.default_rng(task.seed).permutation(len(samples))[: self.images]
+        batches = replace(task, samples=[samples[index] for index in np.sort(chosen)]).batches
+        model = copy.deepcopy(graph.model).eval()
+        reconstructed = 0
+        with Progress("reconstruct", total=len(graph.groups), enabled=task.progress) as bar:
+            for position, group in enumerate(graph.groups):
+                bar.advance(layer=group.name)
+                if len(kept[position]) == group.size:
+                    continue
+                readers = readers_of(graph, model, group)
+                if readers:
+                    seen = watch(readers, graph.model, model, batches, self.points, task.seed)
+                    gram, product = _normal(readers, seen, group.size)
+                    kept[position] = np.sort(self.select(gram, product, len(kept[position])))
+                    reconstructed += 1
+                for reader in readers:
+                    reader.refit(seen[reader.name], kept[position])
+        return Choice(kept, meta={"images": len(chosen), "reconstructed": reconstructed}, model=model)
 
 
 def _normal(readers: list[Reader], seen: dict[str, tuple[FloatArray, FloatArray]], size: int) -> tuple[FloatArray, ...]:
@@ -169,3 +149,33 @@ def greedy(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int6
         gone[unit] = True
         cross += gram[:, unit]
     return np.flatnonzero(~gone)
+
+
+@methods.register("channel_lasso", needs_data=True)
+class ChannelLasso(Reconstruction):
+    """Channels by lasso on the next layer's output, then least squares for its weights (He et al. 2017).
+
+    Differs from the published set-up: every group keeps the same share, or what `schedule` says (published: a
+    schedule by hand, shallow layers pruned more); 500 images with 10 points each by default (published 5,000: not
+    verified); a residual group is chosen for all of its readers together (published: readers choose for themselves, by
+    a sampler in front of each block); groups that no plain convolution or linear layer reads are chosen by `metric=`.
+
+    Published: ResNet-56 on CIFAR-10, 92.8 -> 91.8 at 62.7 M MACs (50 %), as the LcP paper quotes it.
+    """
+
+    def select(self, gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
+        return lasso(gram, product, count)
+
+
+@methods.register("thinet", needs_data=True)
+class ThiNet(Reconstruction):
+    """Channels whose absence changes the next layer's output least, greedily, then least squares (Luo et al. 2017).
+
+    Differs from the published set-up: full weights by least squares where the authors scale channels; no epoch of
+    tuning after each layer; residual groups are cut too; otherwise as "channel_lasso".
+
+    Published: no ResNet-56 (ResNet-50 on ImageNet, 72.88 -> 72.04 at 63 % of the MACs, as the LcP paper quotes it).
+    """
+
+    def select(self, gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
+        return greedy(gram, product, count)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.select import Ranking
-from lcprune.task import Kept, Task, make_ranking
+from lcprune.task import Kept, Task
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm)
 
@@ -78,9 +78,7 @@ def rank_scales(task: Task, scores: list[NDArray[np.float64]], bare: NDArray[np.
     """A ranking in which groups without a scale stay whole."""
     sizes = task.graph.cost.sizes
     filled = [np.ones(size) if array.size == 0 else array for array, size in zip(scores, sizes, strict=True)]
-    settings = (task.graph, task.min_keep, task.multiple_of)
-    floors = np.where(bare, sizes, make_ranking(filled, *settings, task.floors).floors)
-    return make_ranking(filled, *settings, floors)
+    return task.rank(filled, np.where(bare, sizes, task.rank(filled).floors))
 
 
 def select_scales(task: Task, scores: list[NDArray[np.float64]], bare: NDArray[np.bool_]) -> Kept:

@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from lcprune.baselines.checkpoints import Checkpoint
 from lcprune.baselines.training import Feed, Training, optimizer_of, take_step, training_mode
 from lcprune.baselines.units import put_back, zero_units
 from lcprune.errors import ConfigError, TuneError
-from lcprune.method import methods
+from lcprune.method import Method, methods
 from lcprune.progress import Progress
 from lcprune.scoring import metrics
 from lcprune.task import Choice, Kept, Task
@@ -29,31 +29,9 @@ from lcprune.tune.feed import mix
 _DECAY = 1e-4  # of weights while tuning, as published
 
 
+@methods.register("single_filter", needs_data=True)
 @dataclass(frozen=True)
-class SingleFilter:
-    """Options of the methods "single_filter" and "single_filter_fisher".
-
-    Attributes:
-        step: units removed between two rankings.
-        tune_steps: steps of SGD after each removal.
-        lr: their learning rate.
-        batch_size: images per step.
-        images: that units are ranked on, new ones each time.
-    """
-
-    step: int = 1
-    tune_steps: int = 30
-    lr: float = 1e-3
-    batch_size: int = 32
-    images: int = 256
-
-    def __post_init__(self) -> None:
-        if self.step < 1 or self.tune_steps < 0 or self.batch_size < 1 or self.images < 1 or not self.lr > 0:
-            raise ConfigError(f"{self}: whole numbers from 1 on (tune_steps from 0), and a positive lr")
-
-
-@methods.register("single_filter", needs_data=True, options=SingleFilter)
-def single_filter(task: Task) -> Choice:
+class SingleFilter(Method):
     """One unit at a time, ranked by first-order Taylor on activations, short tuning in between (Molchanov 2017).
 
     Scores of a group are divided by their Euclidean length, as published; `metric=` is of no effect.
@@ -68,12 +46,51 @@ def single_filter(task: Task) -> Choice:
 
     Published: no ResNet-56 (VGG-16 and AlexNet, transfer). Run by the LcP paper on ResNet-56, CIFAR-10: 94.18 -> 93.21
     at 90.8 M MACs (72.4 %); MobileNetV2 on Birds-200: 80.22 -> 75.94 at 50 % MACs.
+
+    Attributes:
+        step: units removed between two rankings.
+        tune_steps: steps of SGD after each removal.
+        lr: their learning rate.
+        batch_size: images per step.
+        images: that units are ranked on, new ones each time.
     """
-    return _prune(task, "taylor_activation", normalise=True)
+
+    step: int = 1
+    tune_steps: int = 30
+    lr: float = 1e-3
+    batch_size: int = 32
+    images: int = 256
+    criterion: ClassVar[str] = "taylor_activation"
+    normalised: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.step < 1 or self.tune_steps < 0 or self.batch_size < 1 or self.images < 1 or not self.lr > 0:
+            raise ConfigError(f"{self}: whole numbers from 1 on (tune_steps from 0), and a positive lr")
+
+    def choose(self, task: Task) -> Choice:
+        walk = _Walk(task)
+        model = copy.deepcopy(task.graph.model).eval()
+        checkpoint = Checkpoint(task, "single-filter", {**asdict(self), "criterion": self.criterion})
+        rounds, notes = checkpoint.load(model)
+        walk.removed = [(int(group), int(unit)) for group, unit in notes]
+        stream = _Stream(Feed(task, self.batch_size))
+        with Progress("single filter", enabled=task.progress) as bar:
+            bar.advance(rounds)
+            while not walk.done:
+                walk.remove(_scores(self, task, model, walk, rounds), self.step)
+                plan = task.graph.plan(walk.kept())
+                smaller = plan.apply(model)
+                _tune(task, smaller, self, stream.after(rounds * self.tune_steps), rounds)
+                put_back(model, smaller, plan)
+                rounds += 1
+                checkpoint.save(model, None, rounds, [list(pair) for pair in walk.removed], last=walk.done)
+                bar.advance(removed=len(walk.removed), cost=walk.cost())
+        meta = {"criterion": self.criterion, "rounds": rounds, "step": self.step, "tune_steps": self.tune_steps}
+        return Choice(walk.kept(), meta=meta, model=model)
 
 
-@methods.register("single_filter_fisher", needs_data=True, options=SingleFilter)
-def single_filter_fisher(task: Task) -> Choice:
+@methods.register("single_filter_fisher", needs_data=True)
+class SingleFilterFisher(SingleFilter):
     """One unit at a time, ranked by Fisher information, short tuning in between (Theis et al. 2018).
 
     Differs from the published set-up: no exchange rate between loss and cost (the limit says what is wanted), no
@@ -82,30 +99,8 @@ def single_filter_fisher(task: Task) -> Choice:
 
     Published: gaze prediction only (10 times faster at the same AUC on CAT2000); no classification network.
     """
-    return _prune(task, "fisher", normalise=False)
 
-
-def _prune(task: Task, metric: str, normalise: bool) -> Choice:
-    options: SingleFilter = task.options or SingleFilter()
-    walk = _Walk(task)
-    model = copy.deepcopy(task.graph.model).eval()
-    checkpoint = Checkpoint(task, "single-filter", {**asdict(options), "criterion": metric})
-    rounds, notes = checkpoint.load(model)
-    walk.removed = [(int(group), int(unit)) for group, unit in notes]
-    stream = _Stream(Feed(task, options.batch_size))
-    with Progress("single filter", enabled=task.progress) as bar:
-        bar.advance(rounds)
-        while not walk.done:
-            walk.remove(_scores(task, model, walk, metric, normalise, options.images, rounds), options.step)
-            plan = task.graph.plan(walk.kept())
-            smaller = plan.apply(model)
-            _tune(task, smaller, options, stream.after(rounds * options.tune_steps), rounds)
-            put_back(model, smaller, plan)
-            rounds += 1
-            checkpoint.save(model, None, rounds, [list(pair) for pair in walk.removed], last=walk.done)
-            bar.advance(removed=len(walk.removed), cost=walk.cost())
-    meta = {"criterion": metric, "rounds": rounds, "step": options.step, "tune_steps": options.tune_steps}
-    return Choice(walk.kept(), meta=meta, model=model)
+    criterion, normalised = "fisher", False
 
 
 class _Walk:
@@ -114,9 +109,9 @@ class _Walk:
     def __init__(self, task: Task) -> None:
         self.bounds = task.limits.bounds(task.graph.cost)
         self.sizes = task.graph.cost.sizes
-        blank = replace(task, metric=lambda graph: [np.zeros(group.size) for group in graph.groups])
-        blank.ranking.select(task.limits)  # a limit that cannot be met is refused before anything is tuned
-        self.floors, self.multiple = blank.ranking.floors, task.multiple_of
+        blank = task.rank([np.zeros(size) for size in self.sizes])
+        blank.select(task.limits)  # a limit that cannot be met is refused before anything is tuned
+        self.floors, self.multiple = blank.floors, task.multiple_of
         self.removed: list[tuple[int, int]] = []
 
     @property
@@ -198,26 +193,24 @@ class _Stream:
             epoch, skip = epoch + 1, 0
 
 
-def _scores(
-    task: Task, model: nn.Module, walk: _Walk, metric: str, normalise: bool, images: int, rounds: int
-) -> list[NDArray[np.float64]]:
+def _scores(method: SingleFilter, task: Task, model: nn.Module, walk: _Walk, rounds: int) -> list[NDArray[np.float64]]:
     """The criterion on the network as it is now: full size, removed units at zero."""
     samples = task.need_samples()
-    chosen = np.random.default_rng((task.seed, rounds)).permutation(len(samples))[:images]
+    chosen = np.random.default_rng((task.seed, rounds)).permutation(len(samples))[: method.images]
     few = replace(task, samples=[samples[index] for index in np.sort(chosen)])
     silent = copy.deepcopy(model)
     gone = [np.setdiff1d(np.arange(size), units) for size, units in zip(walk.sizes, walk.kept(), strict=True)]
     zero_units(task.graph, silent, gone)
-    scores = metrics.score(replace(task.graph, model=silent), metric, few.batches, task.loss_fn)
-    return metrics.l2_normalised(scores) if normalise else scores
+    scores = metrics.score(replace(task.graph, model=silent), method.criterion, few.batches, task.loss_fn)
+    return metrics.l2_normalised(scores) if method.normalised else scores
 
 
-def _tune(task: Task, model: nn.Module, options: SingleFilter, batches: Iterator[Any], rounds: int) -> None:
-    if not options.tune_steps:
+def _tune(task: Task, model: nn.Module, method: SingleFilter, batches: Iterator[Any], rounds: int) -> None:
+    if not method.tune_steps:
         return
-    optimizer = optimizer_of(model, Training(lr=options.lr, weight_decay=_DECAY))
+    optimizer = optimizer_of(model, Training(lr=method.lr, weight_decay=_DECAY))
     with training_mode(model):
-        for step, batch in zip(range(options.tune_steps), batches, strict=False):
+        for step, batch in zip(range(method.tune_steps), batches, strict=False):
             torch.manual_seed(mix(task.seed, rounds, step, 2))  # dropout
             loss = float(take_step(model, batch, optimizer, task.loss_fn))
             if not math.isfinite(loss):

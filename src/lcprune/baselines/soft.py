@@ -11,14 +11,26 @@ from lcprune.baselines.training import Training, train
 from lcprune.baselines.units import zero_units
 from lcprune.errors import ConfigError
 from lcprune.evaluate import collate, recalibrate
-from lcprune.method import methods
+from lcprune.method import Method, methods
 from lcprune.scoring import metrics
-from lcprune.task import Choice, Kept, Task, make_ranking
+from lcprune.task import Choice, Kept, Task
 
 
+@methods.register("soft", needs_data=True)
 @dataclass(frozen=True)
-class Soft(Training):
-    """Options of the method "soft".
+class Soft(Training, Method):
+    """Zero the shortest filters after each epoch, let them grow again in the next, cut at the end (He et al. 2018).
+
+    The same share of every group goes, by the Euclidean length of its filters, as published.
+
+    Differs from the published set-up: begins with the trained network at a low rate for a few epochs (published: 200
+    epochs); residual groups are cut too, with the sum of their filters' lengths; the share follows from the limit.
+    While training, only filters are zeroed and not the shift of the norm behind them, as in the authors' code (without
+    it a zeroed filter would never get a gradient again). At the end the shifts go too, and the statistics of all norms
+    are measured anew, so that the cut network is the one that is judged. Gradients are clipped (see `clip`).
+
+    Published: ResNet-56 on CIFAR-10, 93.59 +- 0.58 -> 93.35 +- 0.31 at 59.4 M MACs (47.4 %), as the LcP paper quotes
+    it.
 
     Attributes:
         clip: longest gradient; None for any. The norm behind a zeroed filter divides by almost nothing, so without this
@@ -32,38 +44,22 @@ class Soft(Training):
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip={self.clip} must be positive")
 
+    def choose(self, task: Task) -> Choice:
+        model = copy.deepcopy(task.graph.model)
+        graph = replace(task.graph, model=model)
 
-@methods.register("soft", needs_data=True, options=Soft)
-def soft(task: Task) -> Choice:
-    """Zero the shortest filters after each epoch, let them grow again in the next, cut at the end (He et al. 2018).
+        def shortest_go() -> Kept:
+            lengths = metrics.score(graph, "l2_norm")
+            return task.rank(lengths).uniform(task.limits)
 
-    The same share of every group goes, by the Euclidean length of its filters, as published.
+        def zero(*roles: str) -> Kept:
+            kept = shortest_go()
+            gone = [np.setdiff1d(np.arange(g.size), units) for g, units in zip(graph.groups, kept, strict=True)]
+            zero_units(graph, model, gone, roles)
+            return kept
 
-    Differs from the published set-up: begins with the trained network at a low rate for a few epochs (published: 200
-    epochs); residual groups are cut too, with the sum of their filters' lengths; the share follows from the limit.
-    While training, only filters are zeroed and not the shift of the norm behind them, as in the authors' code (without
-    it a zeroed filter would never get a gradient again). At the end the shifts go too, and the statistics of all norms
-    are measured anew, so that the cut network is the one that is judged. Gradients are clipped (see `clip`).
-
-    Published: ResNet-56 on CIFAR-10, 93.59 +- 0.58 -> 93.35 +- 0.31 at 59.4 M MACs (47.4 %), as the LcP paper quotes
-    it.
-    """
-    options: Soft = task.options or Soft()
-    model = copy.deepcopy(task.graph.model)
-    graph = replace(task.graph, model=model)
-
-    def shortest_go() -> Kept:
-        lengths = metrics.score(graph, "l2_norm")
-        return make_ranking(lengths, graph, task.min_keep, task.multiple_of, task.floors).uniform(task.limits)
-
-    def zero(*roles: str) -> Kept:
-        kept = shortest_go()
-        gone = [np.setdiff1d(np.arange(g.size), units) for g, units in zip(graph.groups, kept, strict=True)]
-        zero_units(graph, model, gone, roles)
-        return kept
-
-    shortest_go()  # a limit that cannot be met is refused before the training
-    train(task, model, options, "soft", after_epoch=lambda: zero("out"), clip=options.clip)
-    kept = zero("out", "along")
-    recalibrate(model, collate(task.need_samples(), 128, next(model.parameters()).device))
-    return Choice(kept, meta={"epochs": options.epochs}, model=model)
+        shortest_go()  # a limit that cannot be met is refused before the training
+        train(task, model, self, "soft", after_epoch=lambda: zero("out"), clip=self.clip)
+        kept = zero("out", "along")
+        recalibrate(model, collate(task.need_samples(), 128, next(model.parameters()).device))
+        return Choice(kept, meta={"epochs": self.epochs}, model=model)

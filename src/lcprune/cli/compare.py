@@ -63,12 +63,12 @@ def compare(
     from lcprune.study import Study, check_reachable, record_metric_error, trace_network
 
     check_names(methods, metric)
-    search, options = make_search(ctx), make_options(ctx, methods)
+    (search, evaluation), options = make_search(ctx), make_options(ctx, methods)
     tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
     listen(quiet)
     where = pick_device(device)
     if engine == "local":  # workers elsewhere find out for themselves
-        check_precision(where, tuning if tuning.epochs else None, search)
+        check_precision(where, tuning if tuning.epochs else None, evaluation)
     dataset = need_data(data or folder_setting(model, "data"), "a comparison")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
@@ -87,6 +87,7 @@ def compare(
             not quiet,
             options,
             machines,
+            evaluation,
         )
         study.graph = graph
         grid(study, methods, macs, seeds)

@@ -59,14 +59,14 @@ def demo(
 
     listen(quiet)
     changes = {**TUNING, **sections(ctx).get("tune", {})}
-    search, tuning = make_search(ctx, SEARCH), make_recipe("finetune", changes)
+    (search, evaluation), tuning = make_search(ctx, SEARCH), make_recipe("finetune", changes)
     resolve_section(ctx, "tune", changes)
     where = pick_device(device)
-    check_precision(where, tuning, search)
+    check_precision(where, tuning, evaluation)
     dataset = need_data(DATA, "the demo", seed)
     with _one_thread(), start_run(ctx, "demo", MODEL) as run:
         network = _trained(run, dataset, where, seed, not quiet)
-        study = Study(run, network, dataset, tuning, search, progress=not quiet)
+        study = Study(run, network, dataset, tuning, search, progress=not quiet, evaluation=evaluation)
         grid(study, METHODS, o.HALF_AND_QUARTER)
         _measure(study, seed)
         write_tables(run)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 
 import typer
 
-from lcprune.cli.command import UsageError, resolve_section, wrong_usage
+from lcprune.cli.command import UsageError, resolve_section, sections, wrong_usage
 from lcprune.engine import Engine, RayEngine, make_engine
 from lcprune.search import Search
 
@@ -41,18 +41,10 @@ def open_engine(ctx: typer.Context, search: Search, whole: bool = False) -> Iter
         if engine.name != "local":
             search = search if whole else engine.settle(search)
             ctx.params["workers"] = engine.workers
-        resolve_section(ctx, "search", search_section(search))
+        resolve_section(ctx, "search", {**sections(ctx).get("search", {}), **asdict(search)})
         yield engine, search
 
 
 def _typed(ctx: typer.Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def search_section(search: Search) -> dict[str, object]:
-    """The `[search]` section of a run's configuration."""
-    section = {item.name: getattr(search, item.name) for item in fields(Search) if item.name != "prepare"}
-    if not search.asynchronous:  # said by silence, as in folders that were made before there was a choice
-        del section["asynchronous"]
-    return section

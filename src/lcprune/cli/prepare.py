@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import torch
@@ -13,10 +13,14 @@ import typer
 import lcprune
 from lcprune import bf16
 from lcprune.cli.command import SECTIONS, UsageError, resolve_section, sections
-from lcprune.cli.machines import search_section
 from lcprune.errors import ConfigError, MetricError, SearchError, TuneError
+from lcprune.evaluate import Evaluation
 from lcprune.search import Search
 from lcprune.tune import Recipe
+
+# What the section `[search]` can say: all but what is not a plain value.
+_SEARCH = tuple(item.name for item in fields(Search))
+_EVALUATION = tuple(item.name for item in fields(Evaluation) if item.name not in ("data", "loss_fn", "prepare"))
 
 
 def check_names(methods: Sequence[str], metric: str) -> None:
@@ -29,21 +33,25 @@ def check_names(methods: Sequence[str], metric: str) -> None:
         raise UsageError(str(error)) from None
 
 
-def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> Search:
-    """The `[search]` section as settings; all of them go into the run's configuration."""
+def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> tuple[Search, Evaluation]:
+    """The `[search]` section: how betas are looked for, and how networks are judged. All of it goes into the run's
+    configuration.
+    """
     section = {**(defaults or {}), **sections(ctx).get("search", {})}
-    known = {item.name for item in fields(Search)} - {"prepare"}
+    known = {*_SEARCH, *_EVALUATION}
     for name in section:
         if name not in known:
             close = difflib.get_close_matches(name, sorted(known), 1)
             hint = f"did you mean 'search.{close[0]}'?" if close else f"known are: {', '.join(sorted(known))}"
             raise UsageError(f"unknown setting 'search.{name}'; {hint}")
     try:
-        search = Search(**section)
+        search = Search(**{name: section[name] for name in _SEARCH if name in section})
+        evaluation = Evaluation(**{name: section[name] for name in _EVALUATION if name in section})
     except (SearchError, TypeError) as error:
         raise UsageError(f"search: {error}") from None
-    resolve_section(ctx, "search", search_section(search))
-    return search
+    judged = {name: getattr(evaluation, name) for name in _EVALUATION}
+    resolve_section(ctx, "search", {**asdict(search), **judged})
+    return search, evaluation
 
 
 def make_recipe(name: str, section: Mapping[str, Any], epochs: int | None = None) -> Recipe:
@@ -57,19 +65,19 @@ def make_recipe(name: str, section: Mapping[str, Any], epochs: int | None = None
         raise UsageError(str(error)) from None
 
 
-def check_precision(device: torch.device, tuning: Recipe | None, search: Search | None = None) -> None:
+def check_precision(device: torch.device, tuning: Recipe | None, evaluation: Evaluation | None = None) -> None:
     """Refuse a precision that was asked for and does not work on this machine, before an hour is spent.
 
     Args:
         device: where the work is done.
         tuning: how networks are trained, if they are.
-        search: how candidates are judged, if they are.
+        evaluation: how candidates are judged, if they are.
     """
     try:
         if tuning is not None and tuning.precision == "bf16":
             bf16.settle("bf16", device, TuneError)
-        if search is not None and not search.prepares:
-            bf16.settle(search.precision, device, SearchError)
+        if evaluation is not None and not evaluation.prepares:
+            bf16.settle(evaluation.precision, device, SearchError)
     except TuneError as error:
         raise UsageError(f"tune: {error}") from None
     except SearchError as error:
@@ -83,7 +91,7 @@ def make_options(ctx: typer.Context, methods: Sequence[str]) -> dict[str, dict[s
         if name not in methods:
             raise UsageError(f"settings for {name!r}, which is not among the methods {', '.join(methods)}")
         try:
-            lcprune.methods.get(name).read_options(section)
+            lcprune.methods.make(name, section)
         except (ConfigError, TypeError) as error:
             raise UsageError(f"{name}: {error}") from None
     return found

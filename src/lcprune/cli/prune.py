@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -73,12 +74,12 @@ def prune(
     timed = None if latency is None else Latency(latency, batch, backend, latency_table)
     limits = _limits(macs=macs, params=params, latency=timed)
     check_names([method], metric)
-    search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
+    (search, evaluation), tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     options = make_options(ctx, [method])
     listen(quiet)
     where = pick_device(device)
     if engine == "local":  # workers elsewhere find out for themselves
-        check_precision(where, tuning if epochs else None, search)
+        check_precision(where, tuning if epochs else None, evaluation)
     data = data or folder_setting(model, "data")
     dataset = open_data(data, seed) if data else None
     needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
@@ -106,6 +107,7 @@ def prune(
             not quiet,
             options,
             machines,
+            evaluation,
         )
         study.graph = graph
         study.keep(make_network(study, method, limits, seed))
@@ -186,11 +188,11 @@ def pareto(
     strange = [method for method in methods if method not in FRONTIER_METHODS]
     if strange:
         raise UsageError(f"a frontier has the methods {', '.join(FRONTIER_METHODS)}, not {', '.join(strange)}")
-    search, tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
+    (search, evaluation), tuning = make_search(ctx), make_recipe(recipe, _tune(ctx), epochs)
     listen(quiet)
     where = pick_device(device)
     if engine == "local":  # workers elsewhere find out for themselves
-        check_precision(where, tuning if epochs else None, search)
+        check_precision(where, tuning if epochs else None, evaluation)
     dataset = need_data(data or folder_setting(model, "data"), "a frontier", seed)
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     describe_source(ctx, network, dataset)
@@ -210,26 +212,22 @@ def pareto(
             multiple_of,
             not quiet,
             engine=machines,
+            evaluation=evaluation,
         )
         study.graph = graph
         frontier = lcprune.pareto(
-            network.model,
-            network.example,
-            data=study.batches(seed),
+            graph,
+            data=replace(evaluation, data=study.batches(seed)),
             macs=macs,
             latency=timed,
+            methods=[lcprune.LcP(search) if method == "lcp" else method for method in methods],
             learn=learn,
-            compare=list(methods),
             metric=metric,
             min_keep=min_keep,
             multiple_of=multiple_of,
             seed=seed,
-            search=search,
+            run=lcprune.Job(run.file("search"), run.file("search").exists(), machines),
             progress=not quiet,
-            run_dir=run.file("search"),
-            resume=run.file("search").exists(),
-            graph=study.graph,
-            engine=machines,
         )
         jobs = [NetworkJob(ORIGINAL)]
         for number, point in enumerate(frontier.points):

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lcprune.errors import ConfigError
-from lcprune.evaluate import Evaluator, make_evaluator
+from lcprune.evaluate import Evaluation, Evaluator, make_evaluator
 from lcprune.progress import Progress
 from lcprune.search.config import Search
 
@@ -51,9 +51,7 @@ class Engine(ABC):
         return replace(search, together=search.together or self.workers)
 
     @abstractmethod
-    def evaluator(
-        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], loss_fn: Callable[..., Any], search: Search
-    ) -> Evaluator:
+    def evaluator(self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> Evaluator:
         """What judges the candidates of a search; arguments as for `make_evaluator`."""
 
     @abstractmethod
@@ -106,10 +104,8 @@ class LocalEngine(Engine):
 
     name, workers = "local", 1
 
-    def evaluator(
-        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], loss_fn: Callable[..., Any], search: Search
-    ) -> Evaluator:
-        return make_evaluator(graph, samples, loss_fn, search)
+    def evaluator(self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> Evaluator:
+        return make_evaluator(graph, samples, how)
 
     def share(self, value: Any) -> Shared:
         return Shared(value)

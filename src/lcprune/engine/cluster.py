@@ -22,8 +22,8 @@ from lcprune.engine.shares import default_workers, share
 from lcprune.engine.voices import Ear
 from lcprune.engine.worker import Case, run_task
 from lcprune.errors import EngineError, MissingDependencyError
+from lcprune.evaluate import Evaluation
 from lcprune.progress import Progress
-from lcprune.search.config import Search
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -119,14 +119,12 @@ class RayEngine(Engine):
             self._ear = Ear(import_ray().get_runtime_context().get_node_id())
         return self._ear
 
-    def evaluator(
-        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], loss_fn: Callable[..., Any], search: Search
-    ) -> CrewEvaluator:
+    def evaluator(self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> CrewEvaluator:
         _send_user_modules()
         part = share(self.workers, self.machines(), self.gpus)
-        case = Case.pack(graph, samples, loss_fn, search, self._threads(part.cpus))
-        precision = "fp32" if search.prepares else search.precision  # prepared candidates are judged as they are here
-        return CrewEvaluator(graph, loss_fn, self._get_crew, import_ray().put(case), precision)
+        case = Case.pack(graph, samples, how, self._threads(part.cpus))
+        precision = "fp32" if how.prepares else how.precision  # prepared candidates are judged as they are here
+        return CrewEvaluator(graph, how.loss_fn, self._get_crew, import_ray().put(case), precision)
 
     def share(self, value: Any) -> Shared:
         return _Reference(import_ray().put(value))

@@ -20,7 +20,7 @@ _SECONDS_BETWEEN_WARNINGS = 30.0
 
 
 @dataclass(eq=False)
-class Job:
+class Request:
     """One candidate.
 
     Attributes:
@@ -61,18 +61,18 @@ class Crew:
         self._places: dict[int, str] = {}
         self._free: deque[int] = deque()
         self._starting: dict[Any, int] = {}
-        self._calls: dict[Any, tuple[int, Job]] = {}
-        self._queue: deque[Job] = deque()
+        self._calls: dict[Any, tuple[int, Request]] = {}
+        self._queue: deque[Request] = deque()
         self._warned = time.monotonic()
         for number in range(count):
             self._await(number)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, request: Request) -> None:
         """Have a candidate judged."""
-        self._queue.append(job)
+        self._queue.append(request)
         self._dispatch()
 
-    def next(self) -> tuple[Job, tuple[float, float, float]]:
+    def next(self) -> tuple[Request, tuple[float, float, float]]:
         """Wait for any candidate that was submitted; what `Worker.loss` gave for it.
 
         Raises:
@@ -91,17 +91,17 @@ class Crew:
                 if reference in self._starting:
                     self._welcome(reference)
                     continue
-                number, job = self._calls.pop(reference)
-                result = self._result(reference, number, job)
+                number, request = self._calls.pop(reference)
+                result = self._result(reference, number, request)
                 self._dispatch()
-                if result is not None and not job.dropped:
-                    return job, result
+                if result is not None and not request.dropped:
+                    return request, result
 
     def forget(self) -> None:
         """Drop all that was submitted; what is being judged is finished and thrown away."""
         self._queue.clear()
-        for _, job in self._calls.values():
-            job.dropped = True
+        for _, request in self._calls.values():
+            request.dropped = True
 
     def close(self) -> None:
         """End the workers: what they held is free at once."""
@@ -126,7 +126,7 @@ class Crew:
         self._free.append(number)
         self._dispatch()
 
-    def _result(self, reference: Any, number: int, job: Job) -> tuple[float, float, float] | None:
+    def _result(self, reference: Any, number: int, request: Request) -> tuple[float, float, float] | None:
         import ray
 
         try:
@@ -140,25 +140,25 @@ class Crew:
             place = self._places.pop(number, "?")
             logger.warning("worker %d (%s) died: its candidate is judged again (%s)", number, place, _first_line(error))
             self._await(number)
-            if job.attempts >= _ATTEMPTS:
+            if request.attempts >= _ATTEMPTS:
                 raise EngineError(
                     f"{_ATTEMPTS} workers died of the same candidate; the last: {_first_line(error)}. Is memory short? "
                     "Try a smaller search.batch_size or fewer workers"
                 ) from None
-            if not job.dropped:
-                self._queue.appendleft(job)
+            if not request.dropped:
+                self._queue.appendleft(request)
             return None
         self._free.append(number)
         return result
 
     def _dispatch(self) -> None:
         while self._queue and self._free:
-            number, job = self._free.popleft(), self._queue.popleft()
-            job.attempts += 1
+            number, request = self._free.popleft(), self._queue.popleft()
+            request.attempts += 1
             # In a list, so that the worker fetches the case only if it does not hold it.
-            arguments = (f"worker {number}", self.ear.queue, [job.case], job.selection, job.exact)
+            arguments = (f"worker {number}", self.ear.queue, [request.case], request.selection, request.exact)
             call = self._actors[number].loss.remote(*arguments)
-            self._calls[call] = number, job
+            self._calls[call] = number, request
 
     def _warn_if_alone(self) -> None:
         if self._calls or time.monotonic() - self._warned < _SECONDS_BETWEEN_WARNINGS:

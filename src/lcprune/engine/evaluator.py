@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lcprune.engine.crew import Crew, Job
+from lcprune.engine.crew import Crew, Request
 from lcprune.evaluate import Evaluator
 from lcprune.evaluate.evaluator import Kept
 from lcprune.search.judges import Judged
@@ -41,7 +41,7 @@ class CrewEvaluator(Evaluator):
         self.precision = precision
         self._crew, self._case, self._exact = crew, case, exact
         self._selections: dict[int, bytes] = {}  # submitted and not collected, by number
-        self._jobs: dict[bytes, Job] = {}  # being judged, by selection
+        self._requests: dict[bytes, Request] = {}  # being judged, by selection
         self._done: deque[int] = deque()  # judged and not collected
         # Losses of these. They count as known when the first candidate of a selection is collected, so that
         # `cached` does not depend on who was faster.
@@ -57,9 +57,9 @@ class CrewEvaluator(Evaluator):
         self._selections[number] = selection
         if selection in self._known or selection in self._fresh:
             self._done.append(number)
-        elif selection not in self._jobs:
-            self._jobs[selection] = Job(self._case, selection, self._exact)
-            self._crew().submit(self._jobs[selection])
+        elif selection not in self._requests:
+            self._requests[selection] = Request(self._case, selection, self._exact)
+            self._crew().submit(self._requests[selection])
 
     def collect(self, number: int | None) -> Judged:
         """Wait for a candidate, or for any."""
@@ -78,24 +78,24 @@ class CrewEvaluator(Evaluator):
 
     def forget(self) -> None:
         """Drop what was submitted and not collected."""
-        if self._jobs:
+        if self._requests:
             self._crew().forget()
         self._selections.clear()
-        self._jobs.clear()
+        self._requests.clear()
         self._fresh.clear()
         self._done.clear()
 
     def _finish_one(self) -> None:
-        job, (loss, preparing, evaluating) = self._crew().next()
+        request, (loss, preparing, evaluating) = self._crew().next()
         self.work.preparing += preparing
         self.work.evaluating += evaluating
-        self._jobs.pop(job.selection)
-        self._fresh[job.selection] = loss if math.isfinite(loss) else math.inf
-        self._done.extend(number for number, key in self._selections.items() if key == job.selection)
+        self._requests.pop(request.selection)
+        self._fresh[request.selection] = loss if math.isfinite(loss) else math.inf
+        self._done.extend(number for number, key in self._selections.items() if key == request.selection)
 
     def compute(self, kept: Kept) -> float:
         crew = self._crew()
-        crew.submit(Job(self._case, self._key(kept), self._exact))
+        crew.submit(Request(self._case, self._key(kept), self._exact))
         _, (loss, preparing, evaluating) = crew.next()
         self.work.preparing += preparing
         self.work.evaluating += evaluating

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from lcprune.engine.voices import speaking, whereabouts
-from lcprune.evaluate import Evaluator, collate, make_evaluator
-from lcprune.search.config import Search
+from lcprune.evaluate import Evaluation, Evaluator, collate, make_evaluator
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -28,27 +27,18 @@ class Case:
         graph: of the network, on the CPU.
         images: (input, target) of all images, stacked; NumPy arrays, which processes of a machine share.
         count: of images.
-        loss_fn: of an output and a target.
-        search: the settings.
+        how: they are judged.
         threads: for computing on a CPU.
     """
 
     graph: ChannelGraph
     images: Any
     count: int
-    loss_fn: Callable[..., Any]
-    search: Search
+    how: Evaluation
     threads: int
 
     @classmethod
-    def pack(
-        cls,
-        graph: ChannelGraph,
-        samples: Sequence[tuple[Any, Any]],
-        loss_fn: Callable[..., Any],
-        search: Search,
-        threads: int,
-    ) -> Case:
+    def pack(cls, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, threads: int) -> Case:
         """Make it ready to travel."""
         cpu = replace(
             graph,
@@ -56,7 +46,7 @@ class Case:
             example_inputs=pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, graph.example_inputs),
         )
         batch = collate(samples, len(samples), "cpu")[0]
-        return cls(cpu, pytree.tree_map(_to_array, (batch.inputs, batch.target)), batch.size, loss_fn, search, threads)
+        return cls(cpu, pytree.tree_map(_to_array, (batch.inputs, batch.target)), batch.size, how, threads)
 
     def evaluator(self) -> Evaluator:
         """What judges the candidates, on this worker's device."""
@@ -68,7 +58,7 @@ class Case:
             model=self.graph.model.to(device),
             example_inputs=pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device), self.graph.example_inputs),
         )
-        return make_evaluator(graph, samples, self.loss_fn, self.search)
+        return make_evaluator(graph, samples, self.how)
 
 
 class Worker:

@@ -1,11 +1,12 @@
 """The loss of a selection, fast: what the search spends its time on.
 
 samples = draw(data, images=3000, seed=0)
-evaluator = make_evaluator(graph, samples, loss_fn, search)
+evaluator = make_evaluator(graph, samples, Evaluation())
 evaluator.loss(kept)      # the physically pruned network's loss, however it is computed
 """
 
 from lcprune.evaluate.draw import Batch, collate, draw, fingerprint
+from lcprune.evaluate.evaluation import Evaluation
 from lcprune.evaluate.evaluator import Evaluator, Work
 from lcprune.evaluate.make import make_evaluator
 from lcprune.evaluate.prepare import guessing_loss, recalibrate, short_tuning, statistics_of
@@ -14,6 +15,7 @@ from lcprune.evaluate.zeroing import ZeroingEvaluator
 
 __all__ = [
     "Batch",
+    "Evaluation",
     "Evaluator",
     "SlicingEvaluator",
     "Work",

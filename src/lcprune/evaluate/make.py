@@ -1,4 +1,4 @@
-"""Which evaluator fits a network, a device and a search."""
+"""Which evaluator fits a network, a device and an evaluation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import nn
 from lcprune import bf16
 from lcprune.errors import PlanError, SearchError
 from lcprune.evaluate.draw import Batch, collate
-from lcprune.evaluate.evaluator import Evaluator, LossFn
+from lcprune.evaluate.evaluation import Evaluation
+from lcprune.evaluate.evaluator import Evaluator
 from lcprune.evaluate.layout import runs
 from lcprune.evaluate.prepare import recalibrate, short_tuning
 from lcprune.evaluate.slicing import Prepare, SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
-from lcprune.search.config import Search
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -30,56 +30,50 @@ _LIVE = 6  # outputs as large as the largest that a forward pass keeps at once, 
 _MOST_ELEMENTS = 2**31 - 1  # per tensor: beyond, libraries change to slower kernels or refuse
 
 
-def make_evaluator(
-    graph: ChannelGraph,
-    samples: Sequence[tuple[Any, Any]],
-    loss_fn: LossFn,
-    search: Search,
-) -> Evaluator:
-    """The evaluator that `search` asks for.
+def make_evaluator(graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> Evaluator:
+    """The evaluator that an evaluation asks for.
 
     Args:
         graph: of the network.
         samples: drawn images.
-        loss_fn: of an output and a target.
-        search: the settings.
+        how: the settings; its data are not looked at.
 
     Raises:
         SearchError: in a precision that does not work on this machine.
     """
     device = next(graph.model.parameters()).device
     bf16.refuse_network(graph.model, device, SearchError)
-    batches = collate(samples, search.batch_size or default_batch_size(graph, len(samples), device), device)
-    prepare = _prepare(search, loss_fn)
+    batches = collate(samples, how.batch_size or default_batch_size(graph, len(samples), device), device)
+    prepare = _prepare(how)
     # New statistics of one batch need no smaller network: each layer can take them from the images that pass.
-    anew = search.recalibrate is True and not search.tune_steps and search.prepare is None and len(batches) == 1
+    anew = how.recalibrate is True and not how.tune_steps and how.prepare is None and len(batches) == 1
     # What is changed before it is judged is judged in float32.
-    precision = bf16.settle(search.precision, device, SearchError) if prepare is None else "fp32"
+    precision = bf16.settle(how.precision, device, SearchError) if prepare is None else "fp32"
     if precision == "bf16" and not runs(graph.model, batches[0], bf16=True):
         logger.warning("candidates are judged in float32: this network does not run in bf16")
         precision = "fp32"
-    zero = search.evaluator == "zero" or (search.evaluator == "auto" and device.type == "cuda")
+    zero = how.evaluator == "zero" or (how.evaluator == "auto" and device.type == "cuda")
     if zero and (prepare is None or anew) and not all(group.name in graph.mixing for group in graph.groups):
         try:
-            return ZeroingEvaluator(graph, batches, loss_fn, precision=precision, recalibrate=anew)
+            return ZeroingEvaluator(graph, batches, how.loss_fn, precision=precision, recalibrate=anew)
         except PlanError as error:
             logger.info("candidates are judged as smaller networks: %s", error)
     precision = "bf16" if precision == "bf16" else "fp32"
     last = device.type == "cpu" and runs(graph.model, batches[0], channels_last=True)
-    return SlicingEvaluator(graph, batches, loss_fn, prepare=prepare, channels_last=last, precision=precision)
+    return SlicingEvaluator(graph, batches, how.loss_fn, prepare=prepare, channels_last=last, precision=precision)
 
 
-def _prepare(search: Search, loss_fn: LossFn) -> Prepare | None:
-    if not search.prepares:
+def _prepare(how: Evaluation) -> Prepare | None:
+    if not how.prepares:
         return None
 
     def prepare(model: nn.Module, batches: Sequence[Batch]) -> None:
-        if search.recalibrate is True:
+        if how.recalibrate is True:
             recalibrate(model, batches)
-        if search.tune_steps:
-            short_tuning(model, batches, loss_fn, search.tune_steps, search.tune_lr)
-        if search.prepare is not None:
-            search.prepare(model, batches)
+        if how.tune_steps:
+            short_tuning(model, batches, how.loss_fn, how.tune_steps, how.tune_lr)
+        if how.prepare is not None:
+            how.prepare(model, batches)
 
     return prepare
 

@@ -62,6 +62,7 @@ class ChannelGraph:
         mixing: names of groups for which zeroing a unit is not the same as removing it.
         norms: convolution or linear layer -> the batch norm that alone reads what it gives.
         unread: parameters that the network does not read on these inputs; they stay as they are.
+        ignore: what must not shrink, as `lcprune.trace` was told.
         structure: what surgery needs to know; not for users.
     """
 
@@ -73,6 +74,7 @@ class ChannelGraph:
     mixing: frozenset[str] = frozenset()
     norms: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
     structure: Structure | None = field(default=None, repr=False)
 
     def plan(self, kept: Mapping[str, Any] | Sequence[Any]) -> Plan:

@@ -64,7 +64,8 @@ def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Mo
             "no convolution or linear layer with a weight was run; quantised networks keep packed weights that "
             "cannot be cut: prune first, quantise afterwards"
         )
-    ignored = _ignored(inner, structure.discovered, ignore)
+    patterns = _patterns(inner, ignore)
+    ignored = _ignored(structure.discovered, patterns)
     structure.ties = list(_plain_ties(structure))
     Trials(structure, ignored).run()
     structure.ties = [
@@ -79,6 +80,7 @@ def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Mo
         mixing=_mixing(structure),
         norms=structure.discovered.norms(),
         unread=tuple(structure.discovered.unread.values()),
+        ignore=patterns,
         structure=structure,
     )
 
@@ -141,17 +143,21 @@ def _plain_ties(structure: Structure) -> Iterable[AttributeTie]:
                         break
 
 
-def _ignored(model: nn.Module, discovered: Discover, ignore: Iterable[str | nn.Module]) -> list[tuple[Atoms, str]]:
+def _patterns(model: nn.Module, ignore: Iterable[str | nn.Module]) -> tuple[str, ...]:
+    """Names and patterns, which mean the same in a cut copy of the network; modules by their names."""
     names = {id(module): name for name, module in model.named_modules()}
+    patterns = []
+    for item in [ignore] if isinstance(ignore, (str, nn.Module)) else ignore:
+        if isinstance(item, nn.Module) and id(item) not in names:
+            raise TraceError(f"ignore: {type(item).__name__} is not a module of this network")
+        patterns.append(names[id(item)] if isinstance(item, nn.Module) else item)
+    return tuple(patterns)
+
+
+def _ignored(discovered: Discover, patterns: Iterable[str]) -> list[tuple[Atoms, str]]:
     frozen = []
     roles = axis_roles(discovered)
-    for item in [ignore] if isinstance(ignore, (str, nn.Module)) else ignore:
-        if isinstance(item, nn.Module):
-            if id(item) not in names:
-                raise TraceError(f"ignore: {type(item).__name__} is not a module of this network")
-            pattern = names[id(item)]
-        else:
-            pattern = item
+    for pattern in patterns:
         hit = False
         for position, axis in enumerate(discovered.axes):
             matches = (

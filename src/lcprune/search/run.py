@@ -68,6 +68,8 @@ def run_search(
     records: Records,
     progress: bool = False,
     precise: Callable[[Kept], float] | None = None,
+    signed: bool = False,
+    title: str = "search",
 ) -> Found:
     """Judge `search.total` candidates, or fewer if `search.patience` runs out.
 
@@ -81,13 +83,14 @@ def run_search(
         records: where to write, and what to replay first.
         progress: show a bar.
         precise: judges the finalists again, where `judge` only ranks well enough; kept units -> difference.
+        signed: of `objective`.
+        title: of the bar.
 
     Raises:
         SearchError: the replayed records were not made by this search, or no candidate has a finite loss.
     """
     judges = judge if isinstance(judge, Judges) else InTurn(judge)
-    loop = _Loop(sampler, select, judges, cost, search, full_loss, records)
-    title = "search, new statistics" if search.recalibrate is True else "search"
+    loop = _Loop(sampler, select, judges, cost, search, full_loss, records, signed)
     with Progress(title, total=search.total, enabled=progress) as bar:
         try:
             while loop.ask():
@@ -119,9 +122,10 @@ class _Loop:
         search: Search,
         full_loss: float,
         records: Records,
+        signed: bool,
     ) -> None:
         self.sampler, self.select, self.judges, self.cost = sampler, select, judges, cost
-        self.search, self.full_loss, self.records = search, full_loss, records
+        self.search, self.full_loss, self.records, self.signed = search, full_loss, records, signed
         self.waiting: dict[int, _Candidate] = {}  # asked for and not told, in the order asked
         self.told: list[Record] = []
         self.seen: set[tuple[int, ...]] = set()
@@ -193,7 +197,7 @@ class _Loop:
                 candidate.submitted = True
         judged = self.judges.collect(None if self.search.asynchronous else next(iter(self.waiting)))
         candidate = self.waiting[judged.number]
-        difference = objective(self.full_loss, judged.loss, self.search.prepares)
+        difference = objective(self.full_loss, judged.loss, self.signed)
         counts = np.array([len(units) for units in candidate.kept])
         return Record(
             iteration=candidate.iteration,

@@ -27,7 +27,7 @@ def record_metric_error(study: Study, metrics: Sequence[str], units: int, seed: 
     graph = study.graph
     batches = study.batches(seed)
     scores = {name: known.score(graph, name, batches, cross_entropy, seed=seed) for name in metrics}
-    judge = make_evaluator(graph, draw(batches, study.search.images, seed), cross_entropy, study.search)
+    judge = make_evaluator(graph, draw(batches, study.evaluation.images, seed), study.evaluation)
     full = judge.full_loss()
     rows = []
     chosen = [_spread(scores[metrics[0]][i], units) for i in range(len(graph.groups))]

@@ -18,10 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from lcprune.choosing import methods
 from lcprune.data import Dataset
 from lcprune.engine import Engine, LocalEngine
+from lcprune.evaluate import Evaluation
 from lcprune.framework import prune
 from lcprune.graph import ChannelGraph
+from lcprune.job import Job
 from lcprune.latency import Latency
 from lcprune.limit import Limit
 from lcprune.outcome import PruneResult
@@ -46,13 +49,14 @@ class Study:
         network: what is pruned.
         dataset: for searching (training images), tuning, and judging (test images); None for cuts without.
         recipe: how to tune; None for not at all.
-        search: settings of the search.
+        search: how LcP looks for betas.
         metric: how units are scored.
         min_keep: share of each group that stays.
         multiple_of: widths are multiples of this; as for `lcprune.prune`.
         progress: show bars.
         options: method -> settings of its own.
         engine: where the work is done.
+        evaluation: how networks are judged while one is chosen.
     """
 
     run: Run
@@ -66,6 +70,7 @@ class Study:
     progress: bool = True
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     engine: Engine = field(default_factory=LocalEngine)
+    evaluation: Evaluation = field(default_factory=Evaluation)
 
     @cached_property
     def graph(self) -> ChannelGraph:
@@ -115,22 +120,17 @@ class Study:
         logger.info("%s: pruning", trial(name, seed))
         folder = self.run.file("networks", slug(trial(name, seed)))
         started = time.perf_counter()
+        own = {"search": self.search} if method == "lcp" else self.options.get(method)
         result = prune(
-            self.network.model,
-            self.network.example,
-            method=method,
+            self.graph,
+            method=methods.make(method, own),
             metric=self.metric,
-            data=self.batches(seed),
+            data=replace(self.evaluation, data=self.batches(seed)),
             min_keep=self.min_keep,
             multiple_of=self.multiple_of,
             seed=seed,
-            search=self.search,
+            run=Job(folder, folder.exists(), self.engine),
             progress=self.progress,
-            graph=self.graph,
-            run_dir=folder,
-            resume=folder.exists(),
-            options=self.options.get(method),
-            engine=self.engine,
             **limits,
             **options,
         )
@@ -202,7 +202,7 @@ class Study:
         """Training images for metrics and search, drawn with the seed."""
         if self.dataset is None:
             return None
-        return self.dataset.batches("train", 128, limit=self.search.images, seed=seed, device=self.device)
+        return self.dataset.batches("train", 128, limit=self.evaluation.images, seed=seed, device=self.device)
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Make one network the run's own: its plan and weights go to the top of the folder."""

@@ -1,0 +1,30 @@
+"""Where and how the work of one call is done."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from lcprune.engine import Engine
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What `run=` of `prune`, `prune_in_steps` and `pareto` can say; a folder alone means `Job(folder)`.
+
+    Attributes:
+        folder: here or on any file system of fsspec's (`s3://bucket/run`), for the search's records, what was measured,
+            and each round of Algorithm 1; None keeps nothing.
+        resume: go on from what is in the folder.
+        engine: "local", "ray" (candidates are judged on every GPU or core of the cluster, or of this machine), or
+            one from `lcprune.engine`.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    resume: bool = False
+    engine: str | Engine = "local"
+
+    @classmethod
+    def of(cls, run: Job | str | os.PathLike[str] | None) -> Job:
+        """What `run=` means."""
+        return run if isinstance(run, cls) else cls(run)  # type: ignore[arg-type]

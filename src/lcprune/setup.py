@@ -1,0 +1,131 @@
+"""What every way to prune begins with: its arguments turned into a task, a clock and an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+import lcprune
+from lcprune.engine import make_engine
+from lcprune.errors import ConfigError, DataError
+from lcprune.evaluate import Evaluation, draw
+from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.job import Job
+from lcprune.latency.clock import Clock, make_clock
+from lcprune.latency.limit import Latency
+from lcprune.limit import LATENCY, Limit, Several, parse_limits
+from lcprune.method import Method
+from lcprune.mirror import local_folder
+from lcprune.select import Limits
+from lcprune.task import Task, width_of
+
+if TYPE_CHECKING:
+    from lcprune.data import Dataset
+
+Metric = str | Callable[..., Any]
+Data = Evaluation | Iterable[Any]
+Run = Job | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """The parts of one call.
+
+    Attributes:
+        task: all but the limits.
+        folder: of the run, on this machine; None if there is none.
+        clock: what predicts and measures latency; None without a limit on it.
+        scheduled: whether the user says what stays.
+    """
+
+    task: Task
+    folder: Path | None
+    clock: Clock | None
+    scheduled: bool = False
+
+    def limits(self, own: Mapping[str, Limit]) -> Limits:
+        """Limits by what they limit, with what predicts the latency."""
+        # A schedule's latency is measured, and not refused on the strength of a guess.
+        guessed = self.clock is not None and not (self.scheduled and self.clock.backend is not None)
+        extra = self.clock.extra(own[LATENCY]) if self.clock is not None and guessed and LATENCY in own else {}
+        return Limits(own.get("macs"), own.get("params"), extra)
+
+
+@contextmanager
+def set_up(
+    model: nn.Module | ChannelGraph,
+    example_inputs: Any,
+    methods: Sequence[Method],
+    *,
+    latency: Latency | None,
+    metric: Metric,
+    data: Data | None,
+    min_keep: float,
+    multiple_of: int | None,
+    seed: int,
+    run: Run | None,
+    progress: bool,
+) -> Iterator[Setup]:
+    """Trace, draw images, measure what a latency limit needs, and start the engine; ended on the way out.
+
+    Args:
+        methods: that will choose; others are arguments of `prune`.
+
+    Raises:
+        DataError: a method needs data, and there is none.
+    """
+    job, how = Job.of(run), Evaluation.of(data)
+    for method in methods:
+        if method.needs_data and how.data is None:
+            raise DataError(f"method {method.name!r} needs data=, an iterable of (input, target) batches")
+    engine = make_engine(job.engine)
+    graph = _graph(model, example_inputs)
+    width = width_of(graph, multiple_of)
+    with local_folder(job.folder) as place:
+        folder = None if place is None else Path(place)
+        clock = None if latency is None else make_clock(graph, latency, min_keep, width, folder, job.resume)
+        task = Task(
+            graph=graph,
+            limits=Limits(),
+            metric=metric,
+            samples=None if how.data is None else draw(how.data, how.images, seed),
+            evaluation=replace(how, data=None),
+            min_keep=min_keep,
+            multiple_of=width,
+            seed=seed,
+            progress=progress,
+            resume=job.resume,
+            dataset=_dataset_of(how.data),
+            engine=engine,
+        )
+        with engine:
+            yield Setup(task, folder, clock, all(method.scheduled for method in methods))
+
+
+def columns(macs: Several | None, params: Several | None, latency: Latency | None) -> dict[str, tuple[Limit, ...]]:
+    """What is limited -> its limits, one alone, too, as a tuple."""
+    given = {"macs": macs, "params": params, LATENCY: None if latency is None else latency.limits}
+    return {name: parse_limits(some, name) for name, some in given.items() if some is not None}
+
+
+def _graph(model: nn.Module | ChannelGraph, example_inputs: Any) -> ChannelGraph:
+    if isinstance(model, ChannelGraph):
+        if example_inputs is not None:
+            raise ConfigError("a traced graph has its own example inputs: give the graph alone")
+        return model
+    if example_inputs is None:
+        raise ConfigError("example_inputs are needed to trace the network: a tensor, or a tuple of them")
+    return lcprune.trace(model, example_inputs if isinstance(example_inputs, tuple) else (example_inputs,))
+
+
+def _dataset_of(data: Any) -> Dataset | None:
+    from lcprune.data import Dataset
+
+    source = getattr(data, "dataset", None)
+    return source if isinstance(source, Dataset) else None
