@@ -178,7 +178,9 @@ TABLE = Table.through([(10, 1.0), (100, 10.0)])
         ([Tried(50, 0.98)], None),  # near enough
         ([Tried(50, 2.0)], 50 * 0.985 / 2),  # along the table
         ([Tried(50, 0.5)], 98.5),
+        ([Tried(50, 1.001)], 49),  # at least a step
         ([Tried(50, 20.0)], 10),  # not below the smallest
+        ([Tried(99, 0.5)], 100),  # nor above the whole
         ([Tried(10, 2.0)], None),  # nothing is smaller
         ([Tried(40, 0.9), Tried(60, 1.1)], 48.5),  # on the line between both
         ([Tried(40, 0.5), Tried(60, 1.0001)], 58),  # but not too near to either
