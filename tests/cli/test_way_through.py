@@ -161,6 +161,12 @@ def test_latency_measures_networks_side_by_side(lcprune, trained):
     assert all(row["ms"] > 0 for row in said.json["latency"])
 
 
+def test_latency_runs_networks_as_a_backend_does(lcprune):
+    pytest.importorskip("onnxruntime")
+    said = lcprune("latency", "digits_resnet", "--batch-sizes", "1", "--backend", "onnx", "-q")
+    assert said.code == 0 and "Milliseconds per image on cpu" in said.out, said.err
+
+
 def test_a_pruned_network_can_be_pruned_again(lcprune, trained, quick):
     lcprune("prune", trained, "--macs", "60%", "--method", "naive", "--out", "one", *quick, "--no-report", "-q")
     said = lcprune(

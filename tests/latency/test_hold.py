@@ -89,6 +89,12 @@ def test_a_method_that_cannot_select_again_is_measured_once(plain, digits, prete
         assert result.latency.met is met and len(result.latency.attempts) == 1
 
 
+def test_a_method_that_changes_weights_keeps_them(plain, digits, pretend) -> None:
+    # The surgery is proved on the network that the method made.
+    result = prune(plain, digits, Latency("80%", backend=pretend()), "thinet", options={"images": 16})
+    assert len(result.latency.attempts) == 1 and result.plan.meta["reconstructed"] > 0
+
+
 def test_a_frontier_of_latencies(plain, digits, pretend) -> None:
     backend = pretend()
     frontier = lcprune.pareto(
