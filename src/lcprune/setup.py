@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-import lcprune
 from lcprune.engine import make_engine
 from lcprune.errors import ConfigError, DataError
 from lcprune.evaluate import Evaluation, draw
-from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.graph import ChannelGraph, trace
 from lcprune.job import Job
 from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.limit import Latency
@@ -121,7 +120,7 @@ def _graph(model: nn.Module | ChannelGraph, example_inputs: Any) -> ChannelGraph
         return model
     if example_inputs is None:
         raise ConfigError("example_inputs are needed to trace the network: a tensor, or a tuple of them")
-    return lcprune.trace(model, example_inputs if isinstance(example_inputs, tuple) else (example_inputs,))
+    return trace(model, example_inputs if isinstance(example_inputs, tuple) else (example_inputs,))
 
 
 def _dataset_of(data: Any) -> Dataset | None:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-import lcprune
 from lcprune.choosing import methods
 from lcprune.errors import ConfigError, PlanError
 from lcprune.framework import cut
-from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.graph import ChannelGraph, trace
 from lcprune.latency.limit import Latency, LatencyOutcome
 from lcprune.limit import COUNT, LATENCY, MS, Limit, Several
 from lcprune.method import Method
@@ -140,7 +139,7 @@ def _round(
 ) -> tuple[Task, Any]:
     """The task and the clock of one round."""
     first = setup.task.graph
-    graph = first if model is first.model else lcprune.trace(model, first.example_inputs, ignore=first.ignore)
+    graph = first if model is first.model else trace(model, first.example_inputs, ignore=first.ignore)
     clock = None if setup.clock is None else setup.clock.after(graph, kept)
     if clock is not None and LATENCY in limit.extra:
         limit = replace(limit, extra={LATENCY: limit.extra[LATENCY]._replace(cost=clock.predict)})

@@ -29,7 +29,7 @@ def test_prune_meets_the_limit_and_its_folder_is_a_network(lcprune, trained, qui
     original, half = said.json["results"]
     assert half["macs"] <= 0.5 * original["macs"] < half["macs"] * 1.05
     run = Run.open("half")
-    assert run.settings["macs"] == 0.5 and run.settings["search"]["pool"] == 4
+    assert run.settings["macs"] == "50%" and run.settings["search"]["pool"] == 4
     assert run.settings["search"]["mutate"] == 0.1  # resolved: defaults are written too
     for kind in ("schedule", "search", "metric", "training"):
         assert run.records(kind), kind
@@ -134,6 +134,12 @@ def test_latency_measures_networks_side_by_side(lcprune, trained):
     assert said.code == 0, said.err
     assert [row["batch_size"] for row in said.json["latency"]] == [1, 1, 2, 2]
     assert all(row["ms"] > 0 for row in said.json["latency"])
+
+
+def test_latency_runs_networks_as_a_backend_does(lcprune):
+    pytest.importorskip("onnxruntime")
+    said = lcprune("latency", "digits_resnet", "--batch-sizes", "1", "--backend", "onnx", "-q")
+    assert said.code == 0 and "Milliseconds per image on cpu" in said.out, said.err
 
 
 def test_a_pruned_network_can_be_pruned_again(lcprune, halved, quick):

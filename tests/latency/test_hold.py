@@ -91,6 +91,12 @@ def test_a_method_that_cannot_select_again_is_measured_once(plain, digits, prete
         assert result.latency.met is met and len(result.latency.attempts) == 1
 
 
+def test_a_method_that_changes_weights_keeps_them(plain, digits, pretend) -> None:
+    # The surgery is proved on the network that the method made.
+    result = prune(plain, digits, Latency("80%", backend=pretend()), "thinet", options={"images": 16})
+    assert len(result.latency.attempts) == 1 and result.plan.meta["reconstructed"] > 0
+
+
 def test_a_frontier_of_latencies(plain, digits, pretend) -> None:
     backend = pretend()
     frontier = lcprune.pareto(
@@ -177,7 +183,9 @@ TABLE = Table.through([(10, 1.0), (100, 10.0)])
         ([Tried(50, 0.98)], None),  # near enough
         ([Tried(50, 2.0)], 50 * 0.985 / 2),  # along the table
         ([Tried(50, 0.5)], 98.5),
+        ([Tried(50, 1.001)], 49),  # at least a step
         ([Tried(50, 20.0)], 10),  # not below the smallest
+        ([Tried(99, 0.5)], 100),  # nor above the whole
         ([Tried(10, 2.0)], None),  # nothing is smaller
         ([Tried(40, 0.9), Tried(60, 1.1)], 48.5),  # on the line between both
         ([Tried(40, 0.5), Tried(60, 1.0001)], 58),  # but not too near to either

@@ -45,14 +45,14 @@ def latency(
         raise UsageError("these networks take different inputs; say one shape with --input-shape")
     rows = latency_rows({n.name: n.model for n in opened}, opened[0].example, batch_sizes, not quiet, backend=backend)
     if json_:
-        print_json({"device": str(where), "latency": rows})
+        print_json({"device": rows[0]["device"], "latency": rows})
         return
     header = ["network", *[f"batch {size} (ms)" for size in batch_sizes]]
     cells = []
     for network in opened:
         own = {row["batch_size"]: row for row in rows if row["network"] == network.name}
         cells.append([network.name, *[_cell(own.get(size)) for size in batch_sizes]])
-    print_table(f"Milliseconds per image on {where}", header, cells)
+    print_table(f"Milliseconds per image on {rows[0]['device']}", header, cells)
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:

@@ -28,6 +28,7 @@ HELD = "held.json"
 ATTEMPTS = 8
 _SLACK = 0.03  # of the limit: what may be left unused
 _AIM = 1 - _SLACK / 2
+_STEP = 0.02  # of its MACs: how much the next network differs, at least, while all are on one side of the limit
 _NEAR = 0.005  # of its MACs: what is closer to a network than this is not measured
 
 Kept = list[NDArray[np.int64]]
@@ -156,6 +157,8 @@ def next_macs(tried: Sequence[Tried], table: Table) -> float | None:
     one = within or above
     assert one is not None
     wanted = table.macs(table.ms(one.macs) * _AIM / one.ratio)
+    wanted = max(wanted, (1 + _STEP) * one.macs) if within else min(wanted, (1 - _STEP) * one.macs)
+    wanted = min(max(wanted, table.points[0][0]), table.points[-1][0])
     return None if abs(wanted - one.macs) <= _NEAR * one.macs else wanted
 
 
