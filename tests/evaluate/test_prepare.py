@@ -181,5 +181,5 @@ def test_an_unknown_way_is_refused() -> None:
         Evaluation(recalibrate="always")
     with pytest.raises(lcprune.LcpruneError, match="'fp32', 'tf32', 'bf16'"):
         Evaluation(precision="fp8")
-    with pytest.raises(lcprune.LcpruneError, match="images=2.5"):
+    with pytest.raises(lcprune.LcpruneError, match=r"images=2\.5"):
         Evaluation(images=2.5)
