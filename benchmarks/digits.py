@@ -47,20 +47,18 @@ def measure(network: str, seed: int, options: argparse.Namespace) -> dict[str, A
     with torch.inference_mode():
         accuracy = float((model(held_images).argmax(1) == held_labels).float().mean())
     graph = lcprune.trace(model, images[:2])
+    search = lcprune.Search(pool=options.pool, iterations=options.iterations)
     points = []
     for limit in options.macs:
         for method in METHODS:
             result = lcprune.prune(
-                model,
-                images[:2],
+                graph,
                 macs=limit,
-                method=method,
+                method=lcprune.LcP(search) if method == "lcp" else method,
                 metric=options.metric,
-                data=digit_networks.batches(images, labels),
+                data=lcprune.Evaluation(digit_networks.batches(images, labels), recalibrate=False),
                 seed=seed,
-                search=lcprune.Search(pool=options.pool, iterations=options.iterations, recalibrate=False),
                 progress=False,
-                graph=graph,
             )
             points.append(
                 {

@@ -32,20 +32,17 @@ def measure(name: str, seed: int, learn: str, candidates: int, images: int) -> d
     torch.manual_seed(seed)
     model = digit_networks.train(digit_networks.NETWORKS[name](), train, labels, epochs=20, seed=seed)
     pool = candidates * 64 // 400
-    sizes = {"pool": pool, "iterations": candidates - pool, "sample": max(2, pool // 4), "images": images}
-    search = lcprune.Search(**sizes, recalibrate=False)
+    search = lcprune.Search(pool=pool, iterations=candidates - pool, sample=max(2, pool // 4))
     started = time.perf_counter()
     found = lcprune.pareto(
         model,
         train[:2],
-        data=digit_networks.batches(train, labels, 64),
+        data=lcprune.Evaluation(digit_networks.batches(train, labels, 64), images=images, recalibrate=False),
         macs=LIMITS,
+        methods=(lcprune.LcP(search), "naive"),
         learn=learn,
-        compare=("lcp", "naive"),
         seed=seed,
-        search=search,
         progress=False,
-        verify=False,
     )
     return {
         "network": name,

@@ -77,7 +77,7 @@ def held(network: str, backend: str, batch: int, device: str) -> list[dict[str, 
         limit = lcprune.Latency(share, batch=batch, backend=backend)
         started = time.perf_counter()
         try:
-            cut = lcprune.prune(model, example, method=method, latency=limit, graph=graph, verify=False, progress=False)
+            cut = lcprune.prune(graph, method=method, latency=limit, progress=False)
         except lcprune.BudgetError as error:
             rows.append({**row, "refused": str(error)})
             continue

@@ -24,7 +24,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from lcprune import data, methods, models
+from lcprune import data, models
 from lcprune.baselines.amc import top1_error
 from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.data import Dataset
@@ -61,12 +61,13 @@ def searches(options: argparse.Namespace) -> None:
     if device.type == "cuda":  # on a CPU the evaluator, too, depends on it
         torch.set_num_threads(fastest_threads(len(graph.groups)))
 
-    def task(method: str, candidates: int) -> Task:
+    def choose(method: str, candidates: int) -> Choice:
         pool = max(1, candidates * 64 // 400)
-        search = lcprune.Search(pool=pool, iterations=candidates - pool, images=options.images, recalibrate=False)
-        own = {"episodes": candidates, "warmup": candidates // 4} if method == "amc" else None
-        chosen = methods.get(method).read_options(own)
-        return Task(graph, Limits(macs=LIMIT), samples=samples, search=search, options=chosen)
+        lcp = lcprune.LcP(lcprune.Search(pool=pool, iterations=candidates - pool))
+        amc = lcprune.baselines.Amc(episodes=candidates, warmup=candidates // 4)
+        how = lcprune.Evaluation(images=options.images, recalibrate=False)
+        task = Task(graph, Limits(macs=LIMIT), samples=samples, evaluation=how)
+        return (amc if method == "amc" else lcp).choose(task)
 
     results: dict[str, Any] = {
         "what": "time of the AMC search and of the LcP search, same candidates, images and evaluator",
@@ -85,10 +86,10 @@ def searches(options: argparse.Namespace) -> None:
     whole = [np.arange(group.size) for group in graph.groups]
     results["whole"] = _judge(graph, whole, samples, held_out, device)
     for method in ("lcp", "amc"):
-        methods.get(method).function(task(method, 8))  # libraries load, kernels are chosen
+        choose(method, 8)  # libraries load, kernels are chosen
         _wait(device)
         started = time.perf_counter()
-        choice = methods.get(method).function(task(method, options.candidates))
+        choice = choose(method, options.candidates)
         _wait(device)
         seconds = time.perf_counter() - started
         results[method] = {

@@ -37,9 +37,9 @@ import torch
 
 from lcprune import data
 from lcprune.errors import TuneError
+from lcprune.evaluate import Evaluation
 from lcprune.files import write_json
 from lcprune.runs import Run
-from lcprune.search import Search
 from lcprune.study import Study, open_network, trace_network
 from lcprune.tune import recipe
 
@@ -97,8 +97,8 @@ def compute(cell: Cell) -> dict[str, Any]:
     run = Run.resume(path, "cell", settings) if begun else Run.create(path, "cell", settings)
     with run:
         tuning = recipe("finetune", epochs=cell.epochs, **cell.tuning)
-        search = Search(recalibrate=False)  # the paper's LcP
-        study = Study(run, network, dataset, tuning, search=search, progress=False, options={cell.method: cell.options})
+        how = {"evaluation": Evaluation(recalibrate=False), "options": {cell.method: cell.options}}  # the paper's LcP
+        study = Study(run, network, dataset, tuning, progress=False, **how)
         study.graph = trace_network(network)  # before the clock starts
         try:
             row = study.cut(cell.method, {"macs": 0.5}, cell.seed)

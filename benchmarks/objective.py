@@ -59,10 +59,10 @@ def measure(name: str, seed: int, settings: dict[str, Any]) -> list[Row]:
     graph, data = lcprune.trace(model, images[:2]), digit_networks.batches(images, labels, 64)
     pool = settings["candidates"] * 64 // 400
 
-    def prune(limit: float, method: str, **search: Any) -> lcprune.PruneResult:
-        options = {"data": data, "seed": seed, "graph": graph, "progress": False, "verify": False}
-        searching = lcprune.Search(images=settings["images"], **search)
-        return lcprune.prune(model, images[:2], macs=limit, method=method, search=searching, **options)
+    def prune(limit: float, method: str, recalibrate: bool | str, **search: Any) -> lcprune.PruneResult:
+        chosen = lcprune.LcP(lcprune.Search(**search)) if method == "lcp" else method
+        evaluation = lcprune.Evaluation(data, images=settings["images"], recalibrate=recalibrate)
+        return lcprune.prune(graph, macs=limit, method=chosen, data=evaluation, seed=seed, progress=False)
 
     def cut(limit: float, method: str) -> dict[str, Any]:
         sizes = {"pool": pool, "iterations": settings["candidates"] - pool, "sample": max(2, pool // 4)}

@@ -36,10 +36,10 @@ def measure(name: str, seed: int, images: int) -> list[dict[str, Any]]:
 
     def find(macs: float, redraw: int, candidates: int) -> dict[str, Any]:
         pool = max(2, round(candidates * 64 / CANDIDATES))
-        sizes = {"pool": pool, "iterations": candidates - pool, "sample": max(1, round(pool / 4)), "images": images}
-        search = lcprune.Search(**sizes, redraw=redraw, recalibrate=False)
-        options = {"macs": macs, "data": data, "graph": graph, "progress": False, "verify": False}
-        found = lcprune.prune(model, train[:2], search=search, seed=seed, **options)
+        sample = max(1, round(pool / 4))
+        method = lcprune.LcP(lcprune.Search(pool, candidates - pool, sample, redraw=redraw))
+        evaluation = lcprune.Evaluation(data, images=images, recalibrate=False)
+        found = lcprune.prune(graph, macs=macs, method=method, data=evaluation, seed=seed, progress=False)
         networks = len({tuple(record.counts) for record in found.history})
         meta = found.plan.meta
         return {

@@ -52,12 +52,13 @@ def measure(candidates: int, images: int) -> dict[str, Any]:
     data = [(torch.randn(images, *example.shape[1:]), torch.randint(10, (images,)))]
     graph = lcprune.trace(model, example)
     pool = candidates // 4
-    search = Search(pool=pool, iterations=candidates - pool, images=images, together=2, recalibrate=False)
+    method = lcprune.LcP(Search(pool=pool, iterations=candidates - pool, together=2))
+    evaluation = lcprune.Evaluation(data, images=images, recalibrate=False)
 
     def seconds(engine: Any) -> tuple[float, float, float]:
         began = time.perf_counter()
-        options = {"macs": 0.5, "data": data, "graph": graph, "progress": False, "verify": False}
-        result = lcprune.prune(model, example, search=search, engine=engine, **options)
+        run = lcprune.Job(engine=engine)
+        result = lcprune.prune(graph, macs=0.5, method=method, data=evaluation, run=run, progress=False)
         whole = time.perf_counter() - began
         steps = np.diff([0.0, *(record.seconds for record in result.history if not record.cached)])
         return result.history[-1].seconds, whole, float(steps.std() / steps.mean())
@@ -81,12 +82,13 @@ def overhead(candidates: int) -> dict[str, Any]:
     images, labels, *_ = digit_networks.digits()
     model = digit_networks.plain(width=32).eval()
     graph = lcprune.trace(model, images[:1])
-    options = {"macs": 0.5, "data": [(images[:1], labels[:1])], "graph": graph, "progress": False, "verify": False}
+    evaluation = lcprune.Evaluation([(images[:1], labels[:1])], images=1)
 
     def spent(engine: Any, total: int) -> np.ndarray:
         """Candidates, seconds of the search, and seconds that this process was busy."""
-        search, busy = Search(pool=50, iterations=total - 50, images=1), time.process_time()
-        history = lcprune.prune(model, images[:1], search=search, engine=engine, **options).history
+        method, run = lcprune.LcP(Search(pool=50, iterations=total - 50)), lcprune.Job(engine=engine)
+        busy = time.process_time()
+        history = lcprune.prune(graph, macs=0.5, method=method, data=evaluation, run=run, progress=False).history
         busy = time.process_time() - busy
         return np.array([len(history), history[-1].seconds, busy])
 
@@ -115,15 +117,15 @@ def resnet50() -> dict[str, Any]:
     graph = lcprune.trace(model, example)
     rng = np.random.default_rng(0)
     scores = [rng.random(size) for size in graph.cost.sizes]
-    ranking, search = Ranking(scores, graph.cost, 0.1, 1), Search()
-    sampler = make_sampler(Space.of(scores), search, 0)
+    ranking = Ranking(scores, graph.cost, 0.1, 1)
+    sampler = make_sampler(Space.of(scores), Search(), 0)
     began = time.perf_counter()
     for _ in range(100):
         beta = sampler.ask()
         ranking.select(Limits(macs=0.5), beta=beta)
         sampler.tell(beta, float(rng.random()))
     planning = (time.perf_counter() - began) / 100
-    images = search.images * math.prod(example.shape[1:]) * 4
+    images = lcprune.Evaluation().images * math.prod(example.shape[1:]) * 4
     return {"planning_ms": 1e3 * planning, "graph_bytes": len(cloudpickle.dumps(graph)), "image_bytes": images}
 
 
@@ -134,20 +136,20 @@ def quality(seeds: int, images: int, numbers: Sequence[int]) -> list[dict[str, A
     model = digit_networks.residual(width=16)
     digit_networks.train(model, pictures, labels, epochs=10, seed=0)
     graph = lcprune.trace(model.eval(), pictures[:2])
-    data = digit_networks.batches(pictures, labels, 64)
+    evaluation = lcprune.Evaluation(digit_networks.batches(pictures, labels, 64), images=images)
     rows = []
     for workers in numbers:
-        kinds = {"together": Search(images=images), "asynchronous": Search(images=images, asynchronous=True)}
+        kinds = {"together": Search(), "asynchronous": Search(asynchronous=True)}
         if workers == 1:
-            kinds = {"together": Search(images=images), "random": Search(images=images, algorithm="random")}
+            kinds = {"together": Search(), "random": Search(algorithm="random")}
         if workers > Search().pool:
-            kinds["wide"] = wide(Search(images=images), workers)
+            kinds["wide"] = wide(Search(), workers)
         for kind, search in kinds.items():
             best, naive = [], []
             for seed in range(seeds):
-                chosen = replace(search, together=workers)
-                options = {"macs": 0.5, "data": data, "graph": graph, "progress": False, "verify": False}
-                meta = lcprune.prune(model, pictures[:2], search=chosen, seed=seed, **options).plan.meta
+                method = lcprune.LcP(replace(search, together=workers))
+                found = lcprune.prune(graph, macs=0.5, method=method, data=evaluation, seed=seed, progress=False)
+                meta = found.plan.meta
                 best.append(meta["difference"])
                 naive.append(meta["naive_difference"])
             rows.append({"workers": workers, "kind": kind, "pool": search.pool, "best": best, "naive": naive})

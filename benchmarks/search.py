@@ -40,6 +40,7 @@ from torch.nn.functional import cross_entropy
 import lcprune
 from lcprune import choosing, models
 from lcprune import data as datasets
+from lcprune.engine import LocalEngine
 from lcprune.evaluate import Batch, Evaluator, SlicingEvaluator, ZeroingEvaluator, collate, draw
 from lcprune.evaluate.evaluator import Kept, arithmetic, mean_loss
 from lcprune.evaluate.make import default_batch_size
@@ -95,6 +96,16 @@ class Mask(Evaluator):
             value = float(mean_loss(self.model, self.batches, self.loss_fn))
         self._timed("evaluating", started)
         return value
+
+
+class Given(LocalEngine):
+    """Judges with an evaluator that is there already."""
+
+    def __init__(self, judge: Evaluator) -> None:
+        self.judge = judge
+
+    def evaluator(self, graph: Any, samples: Any, how: lcprune.Evaluation) -> Evaluator:
+        return self.judge
 
 
 def make(variant: str, precision: str, graph: Any, batches: list[Batch]) -> Evaluator:
@@ -182,15 +193,16 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
     size = base["batch_size"] or default_batch_size(graph, images, torch.device(options.device))
     batches = collate(samples, size, options.device)
     pool = min(64, max(2, base["candidates"] // 6))
-    search = lcprune.Search(pool=pool, iterations=base["candidates"] - pool, images=images, recalibrate=False)
+    search = lcprune.Search(pool=pool, iterations=base["candidates"] - pool)
+    how = lcprune.Evaluation(images=images, recalibrate=False)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    task = Task(graph, Limits(macs=base["macs"]), samples=samples, search=search)
-    task.evaluator = make(base["variant"], base["precision"], graph, batches)
+    engine = Given(make(base["variant"], base["precision"], graph, batches))
+    task = Task(graph, Limits(macs=base["macs"]), samples=samples, evaluation=how, engine=engine)
     setup = time.perf_counter() - started
-    found = choosing.learn(task)
+    found = choosing.learn(task, search).found
     total = time.perf_counter() - started
     work = task.evaluator.work
     return {

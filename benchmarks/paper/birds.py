@@ -123,21 +123,17 @@ class Bench:
         """One search at the limit; the networks judged on validation images."""
         scale, limit = self.scale, self.scale.limit
         anew = cell.options.get("recalibrate", False)
-        sizes = {"pool": scale.pool, "iterations": scale.iterations, "images": scale.images}
-        settings = lcprune.Search(**sizes, precision=self.precision, recalibrate=anew)
+        settings = lcprune.Search(pool=scale.pool, iterations=scale.iterations)
+        judged = {"images": scale.images, "precision": self.precision, "recalibrate": anew}
         found = lcprune.pareto(
-            self.baseline,
-            self.example,
-            data=self._images(cell.trial),
+            self.graph,
+            data=lcprune.Evaluation(self._images(cell.trial), **judged),
             macs=[limit],
+            methods=[lcprune.LcP(settings), *(() if anew else ("naive", "uniform"))],
             learn="each",
-            compare=("lcp",) if anew else ("lcp", "naive", "uniform"),
             multiple_of=1,
             seed=cell.trial,
-            search=settings,
-            run_dir=run.file("search"),
-            resume=True,
-            graph=self.graph,
+            run=lcprune.Job(run.file("search"), resume=True),
         )
         rows, schedule = [], []
         for point in found.points:
@@ -176,18 +172,13 @@ class Bench:
         """Prune unit by unit with short tunings in between, then tune."""
         options = {"step": self.scale.step, "tune_steps": self.scale.tune_steps}
         cut = lcprune.prune(
-            self.baseline,
-            self.example,
+            self.graph,
             macs=self.scale.limit,
-            method="single_filter",
-            data=self._images(cell.trial),
+            method=lcprune.baselines.SingleFilter(**options),
+            data=lcprune.Evaluation(self._images(cell.trial), images=self.scale.images),
             multiple_of=1,
             seed=cell.trial,
-            search=lcprune.Search(images=self.scale.images),
-            options=options,
-            run_dir=run.file("cut"),
-            resume=True,
-            graph=self.graph,
+            run=lcprune.Job(run.file("cut"), resume=True),
         )
         done = self._tuned(cell, run, cut.plan, cut.model)
         return None if done is None else {**done, "method": options}

@@ -56,9 +56,7 @@ def networks(name: str, device: torch.device, widths: Sequence[int]) -> tuple[di
     costs: dict[str, Any] = {"original": {"macs": graph.macs, "params": graph.params}}
     for width in widths:
         for method in ("naive", "uniform"):
-            cut = lcprune.prune(
-                model, example, macs=LIMIT, method=method, multiple_of=width, graph=graph, progress=False, verify=False
-            )
+            cut = lcprune.prune(graph, macs=LIMIT, method=method, multiple_of=width, progress=False)
             key = method if width == 1 else f"{method}, widths of {width}"
             made[key] = cut.model.to(device).eval()
             costs[key] = {"macs": cut.plan.macs, "params": cut.plan.params}

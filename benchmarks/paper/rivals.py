@@ -26,19 +26,14 @@ def cut(bench: Bench, cell: Cell, run: Run) -> dict[str, Any]:
     options = cell.options
     method, limit = options["method"], options["limit"]
     found = lcprune.prune(
-        bench.network(cell.network),
-        bench.example(cell.network),
+        bench.graph(cell.network),
         macs=limit,
-        method=method,
-        data=bench.images(cell.trial),
-        options=options["settings"],
+        method=lcprune.methods.make(method, options["settings"]),
+        data=bench.evaluation(bench.images(cell.trial)),
         multiple_of=1,
         seed=cell.trial,
-        search=bench.search(),
+        run=lcprune.Job(run.file("cut"), resume=True),
         progress=False,
-        run_dir=run.file("cut"),
-        resume=True,
-        graph=bench.graph(cell.network),
     )
     found.plan.save(run.file("plans", f"{method}-{percent(limit)}.json"))
     lcprune.save(run.path, found.model, found.plan)

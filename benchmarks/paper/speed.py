@@ -47,8 +47,7 @@ def process(options: argparse.Namespace, orders: Any, answers: Any) -> None:
     scale = TINY if options.tiny else PAPER
     bench = Bench(options.data, Path(), scale, options.device)
     full, graph = bench.network(scale.network), bench.graph(scale.network)
-    example = bench.example(scale.network)
-    plan = lcprune.prune(full, example, macs=0.5, method="naive", graph=graph, progress=False).plan
+    plan = lcprune.prune(graph, macs=0.5, method="naive", progress=False).plan
     for kind, count in iter(orders.get, None):
         recipe = tune.recipe("finetune", **KINDS[kind])
         if count == 1:

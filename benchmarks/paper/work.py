@@ -100,12 +100,14 @@ class Bench:
         """One input of a network."""
         return models.example_input(name).to(self.device)
 
-    def search(self, **changes: Any) -> lcprune.Search:
+    def search(self) -> lcprune.Search:
         """Settings of a search at this scale."""
-        scale = self.scale
-        known = {"pool": scale.pool, "iterations": scale.iterations, "images": scale.images}
-        # The paper's objective, unless a cell says another.
-        return lcprune.Search(**{**known, "precision": self.precision, "recalibrate": False, **changes})
+        return lcprune.Search(pool=self.scale.pool, iterations=self.scale.iterations)
+
+    def evaluation(self, images: data.Batches | None = None, **changes: Any) -> lcprune.Evaluation:
+        """How candidates are judged: by the paper's objective, unless a cell says another."""
+        known = {"images": self.scale.images, "precision": self.precision, "recalibrate": False}
+        return lcprune.Evaluation(images, **{**known, **changes})
 
     def images(self, seed: int, device: torch.device | str = "cpu") -> data.Batches:
         """Training images that selections are judged on."""
@@ -170,21 +172,18 @@ def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | N
     options = cell.options
     resource, metric = options.get("resource", "macs"), options.get("metric", "l2")
     limits: list[float] = options["limits"]
-    search = bench.search(**options.get("search", {}))
+    search = bench.search()
+    evaluation = bench.evaluation(bench.images(cell.trial), **options.get("search", {}))
     found = lcprune.pareto(
-        bench.network(cell.network),
-        bench.example(cell.network),
-        data=bench.images(cell.trial),
+        bench.graph(cell.network),
+        data=evaluation,
+        methods=[lcprune.LcP(search) if method == "lcp" else method for method in options["methods"]],
         learn=options.get("learn", "tightest"),
-        compare=options["methods"],
         metric=metric,
         min_keep=options.get("min_keep", 0.1),
         seed=cell.trial,
-        search=search,
+        run=lcprune.Job(run.file("search"), resume=True),
         progress=False,
-        run_dir=run.file("search"),
-        resume=True,
-        graph=bench.graph(cell.network),
         **{resource: limits},
     )
     rows, schedule = [], []
@@ -211,17 +210,17 @@ def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | N
     ]
     add_rows(run, search=curves, schedule=schedule, results=rows)
     took = {percent(limit): history[-1].seconds for limit, history in found.histories.items()}
-    return {"search": {"precision": search.precision, "candidates": search.total, "seconds": took}}
+    return {"search": {"precision": evaluation.precision, "candidates": search.total, "seconds": took}}
 
 
 def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
     """Metrics of units beside how far the loss moves without them; in float32, since many differences are tiny."""
     network = Network(cell.network, bench.network(cell.network), bench.example(cell.network))
-    search = bench.search(precision="fp32")
-    study = Study(run, network, bench.dataset, search=search, progress=False)
+    evaluation = bench.evaluation(precision="fp32")
+    study = Study(run, network, bench.dataset, progress=False, evaluation=evaluation)
     study.graph = bench.graph(cell.network)
     record_metric_error(study, ("l1", "l2", "taylor"), cell.options["units"], seed=cell.trial)
-    return {"images": search.images}
+    return {"images": evaluation.images}
 
 
 class Tuning:

@@ -15,7 +15,7 @@ from lcprune.graph import ChannelGraph
 from lcprune.latency.clock import Clock
 from lcprune.latency.hold import HELD, hold
 from lcprune.latency.limit import Latency, LatencyOutcome
-from lcprune.limit import COUNT, LATENCY, Limit, Written, is_list
+from lcprune.limit import COUNT, LATENCY, Limit, Written
 from lcprune.method import Method
 from lcprune.outcome import PruneResult, Step, check
 from lcprune.setup import Data, Metric, Run, columns, set_up
@@ -68,13 +68,14 @@ def prune(
         PlanError: the cut network does not compute what it should; the error's `result` has what was found.
     """
     chosen, wanted = methods.make(method), Latency.of(latency)
-    for name, given in (("macs", macs), ("params", params), (LATENCY, None if wanted is None else wanted.limit)):
-        if is_list(given):
+    own: dict[str, Limit] = {}
+    for name, column in columns(macs, params, wanted).items():
+        if len(column) != 1:
             raise ConfigError(
-                f"{name}={given!r} has several limits: lcprune.pareto makes a network for each, "
-                "lcprune.prune_in_steps tightens from one to the next"
+                f"{name}=[{', '.join(limit.written for limit in column)}]: prune takes one limit. lcprune.pareto makes "
+                "a network for each, lcprune.prune_in_steps tightens from one to the next"
             )
-    own = {name: column[0] for name, column in columns(macs, params, wanted).items()}
+        own[name] = column[0]
     with set_up(
         model,
         example_inputs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,15 +139,7 @@ def test_mixed_groups_are_sliced_and_others_silenced(digits) -> None:
 
 def test_silence_that_is_not_removal_is_noticed(digits, caplog) -> None:
     graph = lcprune.trace(Normed(), digits.example)
-    unaware = type(graph)(
-        graph.model,
-        graph.example_inputs,
-        graph.groups,
-        graph.cost,
-        graph.frozen,
-        frozenset(),
-        graph.structure,
-    )
+    unaware = replace(graph, mixing=frozenset())
     batches = collate(draw(digits.train, 64, seed=0), 64)
     evaluator = ZeroingEvaluator(unaware, batches, cross_entropy)
     assert "smaller networks" in caplog.text

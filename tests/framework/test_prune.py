@@ -146,9 +146,9 @@ def test_surgery_that_is_not_exact_is_refused(plain, digits, monkeypatch) -> Non
         (
             {"macs": [0.5, 0.3], "method": "naive"},
             lcprune.ConfigError,
-            r"macs=\[0.5, 0.3\] has several limits: .*steps",
+            r"macs=\[0.5, 0.3\]: prune takes one limit.*steps",
         ),
-        ({"latency": ["60%", "50%"], "method": "naive"}, lcprune.ConfigError, "latency=.* has several limits"),
+        ({"latency": ["60%", "50%"], "method": "naive"}, lcprune.ConfigError, "latency=.*: prune takes one limit"),
         ({"macs": 0.5}, lcprune.DataError, "'lcp' needs data="),
         ({"macs": 0.5, "method": "uniformly"}, lcprune.ConfigError, "Did you mean 'uniform'"),
         ({"macs": 0.5, "method": "naive", "metric": "l3"}, lcprune.MetricError, "l3"),

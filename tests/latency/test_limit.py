@@ -50,7 +50,7 @@ def test_a_function_of_counts_predicts(plain, digits) -> None:
 
 def test_several_steps_end_at_a_predicted_latency(plain, digits) -> None:
     latency = Latency([0.8, 0.5], table=lambda counts: 1e-3 * float(np.sum(counts)))
-    result = prune(plain, digits, latency)
+    result = lcprune.prune_in_steps(plain.graph, tune=None, latency=latency, method="naive", progress=False)
     total = sum(plain.graph.cost.sizes)
     kept = [sum(map(len, step.plan.kept.values())) for step in result.steps]
     assert kept[0] <= 0.8 * total and kept[1] <= 0.5 * total < kept[0]

@@ -132,16 +132,16 @@ def test_candidates_that_select_a_network_seen_before_are_drawn_again(algorithm,
     def networks(result) -> int:
         return len({tuple(record.counts) for record in result.history})
 
-    off, on = run(0), run(20, run_dir=tmp_path)
+    off, on = run(0), run(20, run=tmp_path)
     assert len(off.history) == len(on.history) == 30
     assert networks(off) < networks(on)
     # It goes on from its records as if it had never stopped, and only with the same setting.
     path = tmp_path / "search.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:16]))
-    again = run(20, run_dir=tmp_path, resume=True)
+    again = run(20, run=lcprune.Job(tmp_path, resume=True))
     assert [record.beta for record in again.history] == [record.beta for record in on.history]
     with pytest.raises(lcprune.errors.SearchError, match="redraw"):
-        run(3, run_dir=tmp_path, resume=True)
+        run(3, run=lcprune.Job(tmp_path, resume=True))
 
 
 @pytest.mark.parametrize(("macs", "anew"), [(0.95, False), (0.1, True)])
