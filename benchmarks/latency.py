@@ -117,7 +117,7 @@ def table(record: dict[str, Any]) -> str:
     parts = []
     for own in record.values():
         lines = [[name, *cells(rows)] for name, rows in own["pieces"].items()]
-        parts.append(f"On {own['device']}, {own['threads']} threads:\n\n{markdown(header, lines)}\n")
+        parts.append(f"On {own['device']} (threads: {own['threads']}):\n\n{markdown(header, lines)}\n")
     return "".join(parts)
 
 
