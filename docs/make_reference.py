@@ -15,8 +15,9 @@ import lcprune
 TARGET = Path(__file__).with_name("reference.md")
 ROOMS: tuple[tuple[str, Any, tuple[str, ...] | None], ...] = (
     ("lcprune", lcprune, None),
-    ("lcprune.methods", lcprune.methods, ("get", "names", "register", "Choice")),
+    ("lcprune.methods", lcprune.methods, ("get", "make", "names", "register", "Choice", "Method", "Task")),
     ("lcprune.metrics", lcprune.metrics, tuple(name for name in vars(type(lcprune.metrics)) if name[0] != "_")),
+    ("lcprune.baselines", lcprune.baselines, None),
     ("lcprune.models", lcprune.models, ("build", "example_input", "input_shape", "names", "load_weights")),
     ("lcprune.data", lcprune.data, ("load", "digits", "Dataset", "from_arrays")),
     ("lcprune.tune", lcprune.tune, None),

@@ -100,9 +100,9 @@ class Bench:
         """One input of a network."""
         return models.example_input(name).to(self.device)
 
-    def search(self) -> lcprune.Search:
+    def search(self, **changes: Any) -> lcprune.Search:
         """Settings of a search at this scale."""
-        return lcprune.Search(pool=self.scale.pool, iterations=self.scale.iterations)
+        return lcprune.Search(**{"pool": self.scale.pool, "iterations": self.scale.iterations, **changes})
 
     def evaluation(self, images: data.Batches | None = None, **changes: Any) -> lcprune.Evaluation:
         """How candidates are judged: by the paper's objective, unless a cell says another."""
@@ -172,8 +172,9 @@ def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | N
     options = cell.options
     resource, metric = options.get("resource", "macs"), options.get("metric", "l2")
     limits: list[float] = options["limits"]
-    search = bench.search()
-    evaluation = bench.evaluation(bench.images(cell.trial), **options.get("search", {}))
+    settings = dict(options.get("search", {}))
+    judged = {"recalibrate": settings.pop("recalibrate", False)}
+    search, evaluation = bench.search(**settings), bench.evaluation(bench.images(cell.trial), **judged)
     found = lcprune.pareto(
         bench.graph(cell.network),
         data=evaluation,

@@ -18,7 +18,7 @@ from lcprune.latency.limit import Latency, LatencyOutcome
 from lcprune.limit import COUNT, LATENCY, Limit, Written
 from lcprune.method import Method
 from lcprune.outcome import PruneResult, Step, check
-from lcprune.setup import Data, Metric, Run, columns, set_up
+from lcprune.setup import Data, Metric, Where, columns, set_up
 from lcprune.task import Choice, Kept, Task
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def prune(
     min_keep: float = 0.10,
     multiple_of: int | None = None,
     seed: int = 0,
-    run: Run | None = None,
+    run: Where | None = None,
     progress: bool = True,
 ) -> PruneResult:
     """Cut a trained network down to a limit, with the least change of its loss.

@@ -22,7 +22,7 @@ from lcprune.limit import LATENCY, Limit, Written, is_list
 from lcprune.method import Method
 from lcprune.outcome import check
 from lcprune.search import Record, objective
-from lcprune.setup import Data, Metric, Run, Setup, columns, set_up
+from lcprune.setup import Data, Metric, Setup, Where, columns, set_up
 from lcprune.task import Choice
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def pareto(
     min_keep: float = 0.10,
     multiple_of: int | None = None,
     seed: int = 0,
-    run: Run | None = None,
+    run: Where | None = None,
     progress: bool = True,
 ) -> Frontier:
     """Prune a network to several limits.

@@ -7,17 +7,16 @@ the other side always holds a state that the folder was in: whoever goes on from
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
 from lcprune.errors import ConfigError, MirrorError, MissingDependencyError
 
@@ -26,10 +25,6 @@ logger = logging.getLogger("lcprune")
 _SECONDS = 3.0
 # File systems stamp files with a clock that ticks this coarsely, at worst.
 _TICK_NS = 20_000_000
-
-
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 
 
 class Store(Protocol):
@@ -197,17 +192,6 @@ def local_folder(path: str | os.PathLike[str] | None) -> Iterator[Path | None]:
         mirror.fetch()
         with mirror:
             yield mirror.folder
-
-
-def on_any_file_system(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Decorator: the function's keyword `run_dir` may be a folder on any file system of fsspec's."""
-
-    @functools.wraps(function)
-    def with_local_folder(*args: Given.args, **named: Given.kwargs) -> Result:
-        with local_folder(named.get("run_dir")) as folder:  # type: ignore[arg-type]
-            return function(*args, **{**named, "run_dir": folder})  # type: ignore[arg-type]
-
-    return with_local_folder
 
 
 def is_url(path: Any) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Metric = str | Callable[..., Any]
 Data = Evaluation | Iterable[Any]
-Run = Job | str | os.PathLike[str]
+Where = Job | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def set_up(
     min_keep: float,
     multiple_of: int | None,
     seed: int,
-    run: Run | None,
+    run: Where | None,
     progress: bool,
 ) -> Iterator[Setup]:
     """Trace, draw images, measure what a latency limit needs, and start the engine; ended on the way out.

@@ -20,7 +20,7 @@ from lcprune.limit import COUNT, LATENCY, MS, Limit, Several
 from lcprune.method import Method
 from lcprune.outcome import PruneResult, Step, compose, load_step, save_step
 from lcprune.select import Limits
-from lcprune.setup import Data, Metric, Run, Setup, columns, set_up
+from lcprune.setup import Data, Metric, Setup, Where, columns, set_up
 from lcprune.task import Task
 
 logger = logging.getLogger("lcprune")
@@ -45,7 +45,7 @@ def prune_in_steps(
     min_keep: float = 0.10,
     multiple_of: int | None = None,
     seed: int = 0,
-    run: Run | None = None,
+    run: Where | None = None,
     progress: bool = True,
 ) -> PruneResult:
     """Prune, tune, tighten the limit, and again: each round cuts the tuned network of the one before (Algorithm 1).
