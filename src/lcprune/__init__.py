@@ -6,7 +6,6 @@ result.model, result.plan
 """
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -124,11 +123,6 @@ _HOMES = {
     "trace": "graph",
     "verify": "verification",
 }
-
-# oneDNN compiles its kernels for every shape and keeps 1,024 of them: layers of many widths, or many networks, in turns
-# would measure the compiler. It reads this when it first runs in a process, so a process that imports lcprune late
-# must set it itself.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
 
 
 if not TYPE_CHECKING:  # for type checkers, names that are not imported above do not exist

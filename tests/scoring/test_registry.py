@@ -13,16 +13,16 @@ import torch
 
 import lcprune
 from lcprune.errors import MetricError
-from lcprune.scoring import _registry
+from lcprune.scoring import registry as room
 
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is gone afterwards."""
-    monkeypatch.setattr(_registry, "_METRICS", dict(_registry._METRICS))
-    _registry._installed.cache_clear()
+    monkeypatch.setattr(room, "_METRICS", dict(room._METRICS))
+    room._installed.cache_clear()
     yield
-    _registry._installed.cache_clear()
+    room._installed.cache_clear()
 
 
 def test_a_function_of_the_graph_will_do(small: SimpleNamespace) -> None:
@@ -80,7 +80,7 @@ def test_another_package_brings_metrics_by_entry_point(
     source = "def position(graph):\n    return [list(range(group.size)) for group in graph.groups]\n"
     (tmp_path / "morescores.py").write_text(f"NUMBER = 3\n\n\n{source}")
     monkeypatch.syspath_prepend(tmp_path)
-    _registry._installed.cache_clear()
+    room._installed.cache_clear()
     assert {"position", "broken", "l2"} <= set(lcprune.metrics.names())
     assert lcprune.metrics.score(small.graph, "position")[0][1] == 1
     with pytest.raises(MetricError, match=r"'broken' from 'nosuchmodule:nothing' cannot be imported"):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from lcprune.errors import LatencyError
+from lcprune.latency.process import many_compilations
 
 BACKENDS = ("eager", "cudagraph", "compile", "onnx")
 
@@ -97,10 +98,9 @@ def _compiled(base: type[Backend]) -> type[Backend]:
         name = "compile"
 
         def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-            # Every cut network has its own shapes, and each counts as a recompilation of the same code.
-            settings: Any = torch._dynamo.config
-            settings.recompile_limit = max(settings.recompile_limit, 256)
             compiled = torch.compile(model, dynamic=False)
+            with many_compilations():
+                compiled(*inputs)  # compiles; later runs find it
             return lambda: compiled(*inputs)
 
     return Compiled

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import math
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.latency.backends import Backend, Run
+from lcprune.latency.process import keep_memory, no_garbage
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -72,7 +71,7 @@ class Turns:
         repeats = {name: max(1, min(1000, round(self.seconds / time))) for name, time in once.items()}
         longest = max(once.values(), default=0.0)
         least, most = rounds or ((5, 15) if longest < 0.3 else (3, 5) if longest < 1.5 else (2, 2))
-        with _no_garbage():
+        with no_garbage():
             for number in range(1, most + 1):
                 for name in [name for name in runs if name not in self.errors]:
                     with self._memory(name):
@@ -96,40 +95,10 @@ class Turns:
                 torch.cuda.empty_cache()
 
 
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """No garbage is collected meanwhile: that can take longer than running a network."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
-
-
 def _spread(values: Sequence[float]) -> float:
     middle = statistics.median(values)
     deviation = statistics.median(abs(value - middle) for value in values)
     return 1.25 * deviation / (math.sqrt(len(values)) * middle) if middle else 0.0
-
-
-def keep_memory() -> None:
-    """Ask the C library to keep freed memory, as servers' allocators do.
-
-    Otherwise glibc hands the top of its heap back and takes it again at layers that depend on every other layer's size;
-    the page faults that follow make a cut network slower than the whole one. Does nothing where there is no glibc.
-    """
-    global _KEPT
-    if not _KEPT and sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            libc = ctypes.CDLL(None)
-            libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-            libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the most that it takes
-    _KEPT = True
-
-
-_KEPT = False
 
 
 def batch_of(value: Any, size: int, device: torch.device | None = None) -> Any:

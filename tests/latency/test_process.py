@@ -1,0 +1,67 @@
+"""What measuring changes in the process: it has the effect that it is there for, and does not outlive it."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from lcprune import latency
+from lcprune.latency.process import many_compilations, no_garbage
+
+FAULTS = """
+import resource, sys, torch
+from lcprune import models
+from lcprune.latency.process import keep_memory
+if sys.argv[1] == "keep":
+    keep_memory()
+torch.set_num_threads(1)
+model, x = models.build("resnet20").eval(), torch.randn(32, 3, 32, 32)
+with torch.inference_mode():
+    for _ in range(3):
+        model(x)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(3):
+        model(x)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(how: str) -> int:
+    done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
+def test_networks_run_without_page_faults_once_memory_is_kept() -> None:
+    # If the second fails, allocators have changed and `keep_memory` can go.
+    assert page_faults("keep") < 100
+    assert page_faults("leave") > 1000
+
+
+def test_more_networks_of_one_class_are_compiled_than_dynamo_would_and_its_limit_is_as_before() -> None:
+    torch._dynamo.reset()
+    limit = torch._dynamo.config.recompile_limit
+    compile_, counters = latency.make_backend("compile", "cpu"), torch._dynamo.utils.counters
+    counters.clear()
+    with torch.inference_mode():
+        nets = [(nn.Linear(width, 1).eval(), torch.ones(1, width)) for width in range(2, limit + 6)]
+        runs = [compile_.network(net, (x,)) for net, x in nets]
+        assert counters["stats"]["unique_graphs"] == len(nets)
+        for run, (net, x) in zip(runs, nets, strict=True):
+            assert torch.allclose(run(), net(x))
+        assert counters["stats"]["unique_graphs"] == len(nets), "later runs find what was compiled"
+    assert torch._dynamo.config.recompile_limit == limit
+
+
+def test_a_limit_and_a_collector_of_the_users_come_back_after_an_error() -> None:
+    limit = torch._dynamo.config.recompile_limit
+    with pytest.raises(KeyError), many_compilations(), no_garbage():
+        assert torch._dynamo.config.recompile_limit > limit and not gc.isenabled()
+        raise KeyError
+    assert torch._dynamo.config.recompile_limit == limit and gc.isenabled()
