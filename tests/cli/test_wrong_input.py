@@ -169,7 +169,7 @@ def test_a_full_disk_is_told_in_words(lcprune, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "plan.json")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lcprune.save", full)
+        patch.setattr("lcprune.study.study.save", full)
         said = lcprune(*PRUNE, "--macs", "50%", "--out", "a", "--no-report", "-q")
     assert said.code == 1
     assert "the disk is full writing plan.json" in said.err and "--resume" in said.err
