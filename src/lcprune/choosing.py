@@ -16,8 +16,8 @@ from lcprune.evaluate import Evaluator
 from lcprune.method import Method, methods
 from lcprune.search import Found, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
-from lcprune.select import Limits
-from lcprune.task import Choice, Kept, Task
+from lcprune.select import Kept, Limits
+from lcprune.task import Choice, Task
 
 __all__ = ["compensate", "learn", "methods", "reselect"]
 

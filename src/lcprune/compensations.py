@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from lcprune import choosing
 from lcprune.search import Found, Record, Search
-from lcprune.select import Limits
-from lcprune.task import Kept, Task
+from lcprune.select import Kept, Limits
+from lcprune.task import Task
 
 LEARN = ("sweep", "tightest", "each")
 

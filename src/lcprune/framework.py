@@ -28,8 +28,8 @@ from lcprune.mirror import on_any_file_system
 from lcprune.outcome import PruneResult, Step, check, compose, load_step, save_step
 from lcprune.schedule import limit_schedule
 from lcprune.search import Search
-from lcprune.select import Limits, Ranking
-from lcprune.task import Choice, Kept, Task, width_of
+from lcprune.select import Kept, Limits, Ranking
+from lcprune.task import Choice, Task, width_of
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset

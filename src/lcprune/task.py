@@ -20,13 +20,11 @@ from lcprune.evaluate import Evaluator, collate, fingerprint, guessing_loss, mak
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.scoring import metrics
 from lcprune.search import Record, Records, Search, read_records
-from lcprune.select import Limits, Ranking
+from lcprune.select import Kept, Limits, Ranking
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
     from lcprune.engine import Engine
-
-Kept = list[NDArray[np.int64]]
 
 
 @dataclass(eq=False)

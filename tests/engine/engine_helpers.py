@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import lcprune
 from lcprune import Search
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 TIMES = {"search_seconds"}
 SHORT = Search(pool=6, iterations=14, sample=3, images=128, recalibrate=False)
@@ -37,7 +37,7 @@ def write_network(folder) -> str:
 
 def rows(folder) -> list[dict]:
     """Results without times."""
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in Run.open(folder).records("results")]
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in RunFolder.open(folder).records("results")]
 
 
 def same_weights(one, other) -> bool:

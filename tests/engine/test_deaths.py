@@ -23,7 +23,7 @@ import lcprune
 from lcprune.cli import main
 from lcprune.data import load
 from lcprune.engine import RayEngine
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from lcprune.study import ORIGINAL, Network, NetworkJob, Study, run_jobs
 from lcprune.tune import fit, recipe
 
@@ -126,7 +126,7 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
     network = Network("plain", plain.model, digits.example)
 
     def frontier(folder, engine) -> None:
-        with Run.create(folder, "pareto", {}) as run, engine:
+        with RunFolder.create(folder, "pareto", {}) as run, engine:
             study = Watched(run, network, dataset, tuning, SHORT, progress=False, engine=engine)
             study.graph, study.log = plain.graph, str(tmp_path / f"{folder.name}.log")
             study.doomed = node.node_id
@@ -190,7 +190,7 @@ def test_the_process_that_leads_is_killed(tmp_path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert 12 <= lines(file) < 49 and not Run.open(there).records("results")
+    assert 12 <= lines(file) < 49 and not RunFolder.open(there).records("results")
     assert main([*command, *small, *cluster, "--resume"]) == 0
     assert rows(tmp_path / "here") == rows(there)
     assert same_weights(tmp_path / "here", there)

@@ -8,7 +8,7 @@ evaluator.loss(kept)      # the physically pruned network's loss, however it is 
 from lcprune.evaluate.draw import Batch, collate, draw, fingerprint
 from lcprune.evaluate.evaluator import Evaluator, Work
 from lcprune.evaluate.make import make_evaluator
-from lcprune.evaluate.prepare import guessing_loss, recalibrate, short_tuning, statistics_of
+from lcprune.evaluate.prepare import guessing_loss, renew_statistics, short_tuning, statistics_of
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
 
@@ -23,7 +23,7 @@ __all__ = [
     "fingerprint",
     "guessing_loss",
     "make_evaluator",
-    "recalibrate",
+    "renew_statistics",
     "short_tuning",
     "statistics_of",
 ]

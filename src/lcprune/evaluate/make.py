@@ -14,7 +14,7 @@ from lcprune.errors import PlanError, SearchError
 from lcprune.evaluate.draw import Batch, collate
 from lcprune.evaluate.evaluator import Evaluator, LossFn
 from lcprune.evaluate.layout import runs
-from lcprune.evaluate.prepare import recalibrate, short_tuning
+from lcprune.evaluate.prepare import renew_statistics, short_tuning
 from lcprune.evaluate.slicing import Prepare, SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
 from lcprune.search.config import Search
@@ -75,7 +75,7 @@ def _prepare(search: Search, loss_fn: LossFn) -> Prepare | None:
 
     def prepare(model: nn.Module, batches: Sequence[Batch]) -> None:
         if search.recalibrate is True:
-            recalibrate(model, batches)
+            renew_statistics(model, batches)
         if search.tune_steps:
             short_tuning(model, batches, loss_fn, search.tune_steps, search.tune_lr)
         if search.prepare is not None:

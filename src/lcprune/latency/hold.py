@@ -18,6 +18,7 @@ from lcprune.latency.clock import Clock
 from lcprune.latency.limit import LatencyOutcome
 from lcprune.latency.table import Table
 from lcprune.limit import Limit
+from lcprune.select import Kept
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan
@@ -29,8 +30,6 @@ ATTEMPTS = 8
 _SLACK = 0.03  # of the limit: what may be left unused
 _AIM = 1 - _SLACK / 2
 _NEAR = 0.005  # of its MACs: what is closer to a network than this is not measured
-
-Kept = list[NDArray[np.int64]]
 
 
 def hold(
