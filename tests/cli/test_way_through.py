@@ -29,7 +29,7 @@ def test_prune_meets_the_limit_and_its_folder_is_a_network(lcprune, trained, qui
     original, half = said.json["results"]
     assert half["macs"] <= 0.5 * original["macs"] < half["macs"] * 1.05
     run = RunFolder.open("half")
-    assert run.settings["macs"] == 0.5 and run.settings["search"]["pool"] == 4
+    assert run.settings["macs"] == "50%" and run.settings["search"]["pool"] == 4
     assert run.settings["search"]["mutate"] == 0.1  # resolved: defaults are written too
     for kind in ("schedule", "search", "metric", "training"):
         assert run.records(kind), kind

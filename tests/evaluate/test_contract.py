@@ -146,7 +146,7 @@ def test_silence_that_is_not_removal_is_noticed(digits, caplog) -> None:
         graph.cost,
         graph.frozen,
         frozenset(),
-        graph.structure,
+        structure=graph.structure,
     )
     batches = collate(draw(digits.train, 64, seed=0), 64)
     evaluator = ZeroingEvaluator(unaware, batches, cross_entropy)
