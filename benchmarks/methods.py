@@ -39,7 +39,7 @@ from lcprune import data
 from lcprune.errors import TuneError
 from lcprune.evaluate import Evaluation
 from lcprune.files import write_json
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from lcprune.study import Study, open_network, trace_network
 from lcprune.tune import recipe
 
@@ -94,7 +94,7 @@ def compute(cell: Cell) -> dict[str, Any]:
     settings = {key: json.dumps(value) for key, value in asdict(cell).items() if key not in ("name", "folder")}
     path = cell.folder / "cells" / cell.name
     begun = (path / "config.toml").exists()
-    run = Run.resume(path, "cell", settings) if begun else Run.create(path, "cell", settings)
+    run = RunFolder.resume(path, "cell", settings) if begun else RunFolder.create(path, "cell", settings)
     with run:
         tuning = recipe("finetune", epochs=cell.epochs, **cell.tuning)
         how = {"evaluation": Evaluation(recalibrate=False), "options": {cell.method: cell.options}}  # the paper's LcP
@@ -188,7 +188,7 @@ def digits(options: argparse.Namespace) -> None:
         ]
         rows = compute_all(final, pool)
     dataset = data.load("digits")
-    (original,) = Run.open(folder / "train").records("results")
+    (original,) = RunFolder.open(folder / "train").records("results")
     results = {
         "what": "every method at 50 % of the MACs of a small residual network on digits",
         "settings": {"seeds": options.seeds, "epochs": options.epochs, "grid_seed": GRID_SEED},

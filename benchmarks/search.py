@@ -42,12 +42,11 @@ from lcprune import choosing, models
 from lcprune import data as datasets
 from lcprune.engine import LocalEngine
 from lcprune.evaluate import Batch, Evaluator, SlicingEvaluator, ZeroingEvaluator, collate, draw
-from lcprune.evaluate.evaluator import Kept, arithmetic, mean_loss
 from lcprune.evaluate.make import default_batch_size
 from lcprune.evaluate.switchboard import read_positions
 from lcprune.files import write_json
 from lcprune.latency.backends import device_name
-from lcprune.select import Limits
+from lcprune.select import Kept, Limits, arithmetic, mean_loss
 from lcprune.task import Task
 
 RESULTS = Path(__file__).parent / "results"

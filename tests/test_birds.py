@@ -14,7 +14,7 @@ from paper.birds_cells import BIRDS, TINY
 from paper.store import MISSING, Store
 from PIL import Image
 
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def test_from_photographs_to_the_table(
     said = capsys.readouterr().out
     assert said.count("done birds/rate/0.0001") == said.count("done birds/baseline") == 1, "done once"
 
-    rates = [Run.open(out / f"birds/rate/{rate:g}").records("results")[0] for rate in TINY.rates]
-    (baseline,) = Run.open(out / "birds/baseline").records("results")
+    rates = [RunFolder.open(out / f"birds/rate/{rate:g}").records("results")[0] for rate in TINY.rates]
+    (baseline,) = RunFolder.open(out / "birds/baseline").records("results")
     assert baseline["lr"] == max(rates, key=lambda row: row["val_accuracy"])["lr"]
     assert all("accuracy" not in row for row in rates)
 

@@ -12,7 +12,7 @@ import pytest
 import lcprune
 from lcprune.cli import main
 from lcprune.mirror import Mirror, UrlStore
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from searching import searching
 
 SHORT = {"pool": 4, "iterations": 8, "sample": 2, "images": 64}
@@ -100,11 +100,11 @@ def test_what_can_never_be_sent_is_kept(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(UrlStore, "send", refuse)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    run = Run.create(f"memory://runs/{tmp_path.name}", "prune", {"model": "x"})
+    run = RunFolder.create(f"memory://runs/{tmp_path.name}", "prune", {"model": "x"})
     with pytest.raises(lcprune.errors.MirrorError, match=r"the token has expired; all of it is in .*unsent"), run:
         run.add("results", {"network": "lcp"})
     (copy,) = tmp_path.glob("lcprune-unsent-*")
-    assert Run.open(copy).records("results") == [{"network": "lcp"}]
+    assert RunFolder.open(copy).records("results") == [{"network": "lcp"}]
 
 
 def test_what_cannot_be_sent_is_said_at_the_end(tmp_path, caplog) -> None:
@@ -150,10 +150,10 @@ def test_a_command_s_folder(url, tmp_path, capsys) -> None:
     assert main(["evaluate", f"{url}/smaller", "--data", "digits", "--device", "cpu"]) == 0
     assert main([*prune, "--out", f"{url}/smaller"]) == 2
     assert "exists already" in capsys.readouterr().err
-    before = Run.open(f"{url}/smaller").records("results")
+    before = RunFolder.open(f"{url}/smaller").records("results")
     UrlStore(f"{url}/smaller").files.rm(f"{UrlStore(f'{url}/smaller').root}/records/results.json")
     assert main([*prune, "--out", f"{url}/smaller", "--resume"]) == 0
-    after = Run.open(f"{url}/smaller").records("results")
+    after = RunFolder.open(f"{url}/smaller").records("results")
     for row in (*before, *after):
         row.pop("search_seconds", None)
     assert after == before

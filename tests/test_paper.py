@@ -25,7 +25,7 @@ from torch import nn
 
 import lcprune
 from lcprune import tune
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "benchmarks" / "paper"
@@ -162,7 +162,7 @@ def test_what_goes_wrong_in_a_fleet_stays_with_the_cell_it_belongs_to(
     cells = [registry(bench.scale)[f"{NET}/tune/{name}/1"] for name in ("naive-50", "uniform-70", "sweep-50")]
     build = Tuning.__init__
 
-    def spoilt(self: Tuning, bench: Bench, cell: Cell, run: Run) -> None:
+    def spoilt(self: Tuning, bench: Bench, cell: Cell, run: RunFolder) -> None:
         build(self, bench, cell, run)
         if cell is cells[1]:
             self.model.linear.bias.data.fill_(math.nan)

@@ -12,7 +12,7 @@ from paper.store import Store
 from paper.work import Bench, Tuning
 
 import lcprune
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 NET = TINY.network
 
@@ -25,7 +25,7 @@ def test_a_method_s_own_weights_are_tuned_and_shown(tmp_path: Path) -> None:
         cut, tuned = cells[f"{NET}/method/{name}"], cells[f"{NET}/rival/{name}"]
         assert tuned.needs == (cut.name,)
         assert bench.run(cut)
-        begins = Tuning(bench, tuned, Run.create(tmp_path / method, "paper", {})).model.state_dict()
+        begins = Tuning(bench, tuned, RunFolder.create(tmp_path / method, "paper", {})).model.state_dict()
         left = lcprune.load(out / cut.name, bench.network(NET)).state_dict()
         plain = lcprune.Plan.load(out / cut.name / "plan.json").apply(bench.network(NET)).state_dict()
         assert all(torch.equal(begins[key], left[key]) for key in left)

@@ -21,7 +21,7 @@ import torch  # noqa: E402
 
 import lcprune  # noqa: E402
 from lcprune.files import write_json  # noqa: E402
-from lcprune.runs import Run  # noqa: E402
+from lcprune.runs import RunFolder  # noqa: E402
 from paper.cells import registry  # noqa: E402
 from paper.scale import PAPER, TINY, Scale  # noqa: E402
 from paper.store import RESULTS  # noqa: E402
@@ -32,7 +32,9 @@ def candidates(runs: Path, scale: Scale) -> dict[str, float]:
     """Validation accuracy of every finished candidate."""
     names = [name for name, cell in registry(scale).items() if cell.kind == "tune" and "/best/" in name]
     names += [f"{scale.network}/tune/{method}-50/1" for method in ("naive", "sweep", "each")]
-    return {name: Run.open(runs / name).records("results")[0]["val_accuracy"] for name in names if is_done(runs, name)}
+    return {
+        name: RunFolder.open(runs / name).records("results")[0]["val_accuracy"] for name in names if is_done(runs, name)
+    }
 
 
 def main() -> None:

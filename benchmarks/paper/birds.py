@@ -31,7 +31,7 @@ import lcprune  # noqa: E402
 from lcprune import data, models, tune  # noqa: E402
 from lcprune.errors import TuneError  # noqa: E402
 from lcprune.files import write_json  # noqa: E402
-from lcprune.runs import Run  # noqa: E402
+from lcprune.runs import RunFolder  # noqa: E402
 from lcprune.study import epoch_rows  # noqa: E402
 from lcprune.tune.checkpoint import save_weights  # noqa: E402
 from paper.birds_cells import BIRDS, NETWORK, TINY, Birds, cells  # noqa: E402
@@ -73,7 +73,9 @@ class Bench:
         settings = {"network": cell.network, "kind": cell.kind, "trial": cell.trial, "data": self.dataset.name}
         settings["options"] = dict(cell.options)
         started = time.perf_counter()
-        run = Run.open(folder) if (folder / "config.toml").exists() else Run.create(folder, "paper", settings)
+        run = (
+            RunFolder.open(folder) if (folder / "config.toml").exists() else RunFolder.create(folder, "paper", settings)
+        )
         with run:
             summary: Summary = getattr(self, cell.kind)(cell, run)
         if self.device.type == "cuda":
@@ -90,7 +92,7 @@ class Bench:
 
     # -- kinds of cells -------------------------------------------------------------------------------------
 
-    def rate(self, cell: Cell, run: Run) -> Summary:
+    def rate(self, cell: Cell, run: RunFolder) -> Summary:
         """A brief transfer; of the test images it sees nothing."""
         recipe = self._recipe(cell.options["rate"], epochs=self.scale.brief)
         row: dict[str, Any] = {"network": f"rate {recipe.lr:g}", "lr": recipe.lr, "head_lr": recipe.head_lr}
@@ -104,7 +106,7 @@ class Bench:
         _add(run, results=[{**row, "val_loss": result.val_loss, "val_accuracy": result.val_accuracy}])
         return {"recipe": recipe.to_json(), "rate": result.images_per_second}
 
-    def transfer(self, cell: Cell, run: Run) -> Summary:
+    def transfer(self, cell: Cell, run: RunFolder) -> Summary:
         """The network that is pruned, or the same at another rate."""
         recipe = self._recipe(cell.options.get("rate") or self._best_rate(cell.needs))
         model = self._imagenet()
@@ -119,7 +121,7 @@ class Bench:
         _add(run, training=epoch_rows("original", result.history), results=[row])
         return {"recipe": recipe.to_json(), "rate": result.images_per_second}
 
-    def cuts(self, cell: Cell, run: Run) -> Summary:
+    def cuts(self, cell: Cell, run: RunFolder) -> Summary:
         """One search at the limit; the networks judged on validation images."""
         scale, limit = self.scale, self.scale.limit
         anew = cell.options.get("recalibrate", False)
@@ -162,13 +164,13 @@ class Bench:
         took = {percent(limit): history[-1].seconds}
         return {"search": {"precision": self.precision, "candidates": settings.total, "seconds": took}}
 
-    def tune(self, cell: Cell, run: Run) -> Summary:
+    def tune(self, cell: Cell, run: RunFolder) -> Summary:
         """Tune one of the cut networks, judge it before and after."""
         name = cell.options.get("plan", cell.options["method"])
         plan = lcprune.Plan.load(self.out / cell.needs[0] / "plans" / f"{name}.json")
         return self._tuned(cell, run, plan, plan.apply(self.baseline))
 
-    def single_filter(self, cell: Cell, run: Run) -> Summary:
+    def single_filter(self, cell: Cell, run: RunFolder) -> Summary:
         """Prune unit by unit with short tunings in between, then tune."""
         options = {"step": self.scale.step, "tune_steps": self.scale.tune_steps}
         cut = lcprune.prune(
@@ -185,7 +187,7 @@ class Bench:
 
     # -- parts of them --------------------------------------------------------------------------------------
 
-    def _tuned(self, cell: Cell, run: Run, plan: lcprune.Plan, model: nn.Module) -> Summary:
+    def _tuned(self, cell: Cell, run: RunFolder, plan: lcprune.Plan, model: nn.Module) -> Summary:
         recipe = self._recipe(self._baseline_rate, seed=cell.trial)
         before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         result = self._fit(model, recipe, run)
@@ -206,7 +208,7 @@ class Bench:
         _add(run, training=epochs, results=[row])
         return {"recipe": recipe.to_json(), "rate": result.images_per_second}
 
-    def _fit(self, model: nn.Module, recipe: tune.Recipe, run: Run) -> tune.FitResult | None:
+    def _fit(self, model: nn.Module, recipe: tune.Recipe, run: RunFolder) -> tune.FitResult | None:
         left = None if self.deadline == math.inf else self.deadline - time.time()
         result = tune.fit(
             model, self.dataset, recipe, run_dir=run.file("tuning"), resume=True, device=self.device, max_seconds=left
@@ -219,12 +221,12 @@ class Bench:
         return tune.recipe("transfer", lr=rate, head_lr=10 * rate, precision=self.precision, **known)
 
     def _best_rate(self, names: Sequence[str]) -> float:
-        rows = [Run.open(self.out / name).records("results")[0] for name in names]
+        rows = [RunFolder.open(self.out / name).records("results")[0] for name in names]
         return float(max(rows, key=lambda row: row["val_accuracy"])["lr"])
 
     @cached_property
     def _baseline_rate(self) -> float:
-        return float(Run.open(self.out / "birds" / "baseline").records("results")[0]["lr"])
+        return float(RunFolder.open(self.out / "birds" / "baseline").records("results")[0]["lr"])
 
     def _imagenet(self) -> nn.Module:
         torch.manual_seed(0)  # of the last layer
@@ -256,7 +258,7 @@ class Bench:
         return row | {"macs_share": plan.macs / self.graph.macs, "params_share": plan.params / self.graph.params}
 
 
-def _add(run: Run, **records: Sequence[Mapping[str, Any]]) -> None:
+def _add(run: RunFolder, **records: Sequence[Mapping[str, Any]]) -> None:
     """Record rows, unless an earlier run that was stopped just then did."""
     for kind, rows in records.items():
         if rows and not run.records(kind):

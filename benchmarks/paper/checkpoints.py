@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 import lcprune  # noqa: E402
 from lcprune.files import atomic_write, write_json  # noqa: E402
-from lcprune.runs import Run  # noqa: E402
+from lcprune.runs import RunFolder  # noqa: E402
 from paper.cells import percent  # noqa: E402
 from paper.scale import PAPER, TINY  # noqa: E402
 from paper.work import Bench, is_done  # noqa: E402
@@ -49,7 +49,7 @@ def main() -> None:
         with atomic_write(target / "model.safetensors") as path:
             save_file(small, path, metadata={"format": "pt"})
         lcprune.Plan.load(source / "plan.json").save(target / "plan.json")
-        (row,) = Run.open(source).records("results")
+        (row,) = RunFolder.open(source).records("results")
         kept = bench.judge(lcprune.load(target, bench.network(scale.network)), "val", "val_")
         told = {key: row[key] for key in ("macs", "params", "val_accuracy", "accuracy")}
         write_json(target / "accuracy.json", {**told, "val_accuracy_kept": kept["val_accuracy"]})

@@ -30,7 +30,7 @@ from lcprune.search import Space, read_records
 from lcprune.select import Limits, Ranking
 
 if TYPE_CHECKING:
-    from lcprune.runs import Run
+    from lcprune.runs import RunFolder
     from paper.cells import Cell
     from paper.work import Bench
 
@@ -81,7 +81,7 @@ class Found:
     row: dict[str, Any]
     summary: dict[str, Any]
 
-    def keep(self, run: Run) -> dict[str, Any]:
+    def keep(self, run: RunFolder) -> dict[str, Any]:
         """Write it into a cell's folder; returns what the cell says of itself."""
         from paper.work import add_rows
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import lcprune
 from lcprune.report.tables import markdown
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from paper.cells import Cell, percent
 from paper.store import Store, accuracy
 
@@ -21,7 +21,7 @@ WORDS = {"single_filter": "single-filter pruning", "morphnet": "MorphNet"}
 PUBLISHED = {"single_filter": "93.21 at 72.4 %", "morphnet": "93.51 at 62.0 %"}
 
 
-def cut(bench: Bench, cell: Cell, run: Run) -> dict[str, Any]:
+def cut(bench: Bench, cell: Cell, run: RunFolder) -> dict[str, Any]:
     """Cut a network by one of the methods; judged on validation images."""
     options = cell.options
     method, limit = options["method"], options["limit"]

@@ -38,7 +38,7 @@ def process(options: argparse.Namespace, orders: Any, answers: Any) -> None:
     from lcprune import tune
     from lcprune.tune.distributed import join
     from lcprune.tune.fleet.fit import make_fleet
-    from lcprune.tune.run import Run
+    from lcprune.tune.training import Training
     from paper.scale import PAPER, TINY
     from paper.work import Bench
 
@@ -51,7 +51,7 @@ def process(options: argparse.Namespace, orders: Any, answers: Any) -> None:
     for kind, count in iter(orders.get, None):
         recipe = tune.recipe("finetune", **KINDS[kind])
         if count == 1:
-            run = Run(plan.apply(full), bench.dataset, recipe, None, None, join(bench.device), 0)
+            run = Training(plan.apply(full), bench.dataset, recipe, None, None, join(bench.device), 0)
         else:
             run = make_fleet(full, [plan] * count, bench.dataset, recipe, seeds=range(count), device=bench.device)
         run.prepare(False)

@@ -22,7 +22,7 @@ import lcprune
 from lcprune import data, models, tune
 from lcprune.data import Dataset
 from lcprune.files import write_json
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from lcprune.storage import PLAN
 from lcprune.study import Network, Study, epoch_rows, record_metric_error
 from lcprune.tune.checkpoint import save_weights
@@ -68,12 +68,14 @@ class Bench:
             self.close(cell, {"seconds": round(time.perf_counter() - started, 1), **summary})
         return summary is not None
 
-    def open(self, cell: Cell) -> Run:
+    def open(self, cell: Cell) -> RunFolder:
         """The folder of a cell."""
         folder = self.out / cell.name
         settings = {"network": cell.network, "kind": cell.kind, "trial": cell.trial, "data": self.dataset.name}
         settings["options"] = {name: value for name, value in cell.options.items() if not isinstance(value, dict)}
-        return Run.open(folder) if (folder / "config.toml").exists() else Run.create(folder, "paper", settings)
+        return (
+            RunFolder.open(folder) if (folder / "config.toml").exists() else RunFolder.create(folder, "paper", settings)
+        )
 
     def close(self, cell: Cell, summary: Mapping[str, Any]) -> None:
         """Say that a cell is complete."""
@@ -151,7 +153,7 @@ Summary = dict[str, Any]
 # -- kinds of cells ----------------------------------------------------------------------------------------
 
 
-def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
+def train(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> Summary | None:
     """A baseline from scratch."""
     torch.manual_seed(0)
     model = models.build(cell.network, num_classes=bench.dataset.num_classes)
@@ -167,7 +169,7 @@ def train(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None
     return {"recipe": recipe.to_json(), "seconds": round(result.seconds, 1), "rate": result.images_per_second}
 
 
-def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
+def frontier(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> Summary | None:
     """One search for one or many limits; every network judged before tuning."""
     options = cell.options
     resource, metric = options.get("resource", "macs"), options.get("metric", "l2")
@@ -214,7 +216,7 @@ def frontier(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | N
     return {"search": {"precision": evaluation.precision, "candidates": search.total, "seconds": took}}
 
 
-def metric_error(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
+def metric_error(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> Summary | None:
     """Metrics of units beside how far the loss moves without them; in float32, since many differences are tiny."""
     network = Network(cell.network, bench.network(cell.network), bench.example(cell.network))
     evaluation = bench.evaluation(precision="fp32")
@@ -233,7 +235,7 @@ class Tuning:
         run: its folder.
     """
 
-    def __init__(self, bench: Bench, cell: Cell, run: Run) -> None:
+    def __init__(self, bench: Bench, cell: Cell, run: RunFolder) -> None:
         options, self.bench, self.cell, self.run = cell.options, bench, cell, run
         self.plan = lcprune.Plan.load(bench.out / cell.needs[0] / "plans" / f"{options['plan']}.json")
         self.full = bench.network(cell.network)
@@ -268,14 +270,14 @@ class Tuning:
         return {"recipe": self.recipe.to_json(), "seconds": round(result.seconds, 1), "rate": rate}
 
 
-def tuned(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
+def tuned(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> Summary | None:
     """Fine-tune one network of a frontier, judge it, keep it."""
     one = Tuning(bench, cell, run)
     result = _fit(bench, one.model, one.recipe, run.file("tuning"), deadline, one.teacher())
     return one.judged(result) if result.finished else None
 
 
-def objective(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
+def objective(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> Summary | None:
     """What cheap objectives say of one selection, and what a brief tuning makes of it."""
     from paper import objectives
 
@@ -283,7 +285,7 @@ def objective(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | 
     return None if found is None else found[0].keep(run)
 
 
-def method(bench: Bench, cell: Cell, run: Run, deadline: float) -> Summary | None:
+def method(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> Summary | None:
     """A network cut by another method."""
     from paper import rivals
 
@@ -323,7 +325,7 @@ _KINDS = {
 }
 
 
-def add_rows(run: Run, **records: Sequence[Mapping[str, Any]]) -> None:
+def add_rows(run: RunFolder, **records: Sequence[Mapping[str, Any]]) -> None:
     """Record rows, unless an earlier run that was stopped just then did."""
     for kind, rows in records.items():
         if rows and not run.records(kind):

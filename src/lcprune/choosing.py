@@ -17,7 +17,8 @@ from lcprune.evaluate import Evaluator
 from lcprune.method import Method, methods
 from lcprune.search import Found, Search, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
-from lcprune.task import Choice, Kept, Task, plain_fields
+from lcprune.select import Kept
+from lcprune.task import Choice, Task, plain_fields
 
 __all__ = ["LcP", "Learned", "Naive", "Schedule", "Uniform", "compensate", "learn", "methods"]
 

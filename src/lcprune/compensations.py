@@ -14,8 +14,8 @@ from lcprune import choosing
 from lcprune.choosing import LcP, Learned
 from lcprune.method import Method
 from lcprune.search import Record, Search
-from lcprune.select import Limits
-from lcprune.task import Kept, Task
+from lcprune.select import Kept, Limits
+from lcprune.task import Task
 
 LEARN = ("sweep", "tightest", "each")
 

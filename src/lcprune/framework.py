@@ -18,8 +18,9 @@ from lcprune.latency.limit import Latency, LatencyOutcome
 from lcprune.limit import COUNT, LATENCY, Limit, Written
 from lcprune.method import Method
 from lcprune.outcome import PruneResult, Step, check
+from lcprune.select import Kept
 from lcprune.setup import Data, Metric, Where, columns, set_up
-from lcprune.task import Choice, Kept, Task
+from lcprune.task import Choice, Task
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan

@@ -9,7 +9,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, TypeVar
 
 from lcprune.errors import ConfigError
-from lcprune.task import Choice, Kept, Task, plain_fields
+from lcprune.select import Kept
+from lcprune.task import Choice, Task, plain_fields
 
 Chooser = TypeVar("Chooser", bound=Callable[..., Any])
 

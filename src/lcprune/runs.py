@@ -43,7 +43,7 @@ class Interrupted(KeyboardInterrupt):
         self.path = path
 
 
-class Run:
+class RunFolder:
     """The folder of one job. Make one with `Run.create`, `Run.resume` or `Run.open`.
 
     A folder on another file system, `s3://bucket/run` or whatever fsspec knows, is worked on in a copy on this
@@ -73,7 +73,7 @@ class Run:
     @classmethod
     def create(
         cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any], force: bool = False
-    ) -> Run:
+    ) -> RunFolder:
         """Start a new folder.
 
         Args:
@@ -114,7 +114,7 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Run:
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
         """Read an existing folder.
 
         Raises:
@@ -132,7 +132,7 @@ class Run:
         return run
 
     @classmethod
-    def resume(cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> Run:
+    def resume(cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> RunFolder:
         """Go on with a folder, which must hold the same job.
 
         Raises:
@@ -180,7 +180,7 @@ class Run:
             return
         write_json(self.file(RECORDS, f"{name}.json"), [*self.records(name), *map(dict, rows)], indent=1)
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> RunFolder:
         self._started = time.monotonic()
         if self._mirror is not None and self.writes:
             self._mirror.__enter__()

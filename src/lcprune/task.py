@@ -21,12 +21,10 @@ from lcprune.evaluate import Evaluation, Evaluator, collate, fingerprint, guessi
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.scoring import metrics
 from lcprune.search import Record, Records, read_records
-from lcprune.select import Limits, Ranking
+from lcprune.select import Kept, Limits, Ranking
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
-
-Kept = list[NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)

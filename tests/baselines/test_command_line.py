@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lcprune.cli import main
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_every_method_can_be_compared(file, tmp_path) -> None:
     words = ["compare", file, "--data", "digits", "--macs", "50%", "--seeds", "1", "--epochs", "1", "--device", "cpu"]
     words += ["--methods", ",".join(methods), "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
     assert main([*words, "--quiet", "--no-report"]) == 0
-    run = Run.open(tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
     rows = {row["method"]: row for row in run.records("results")}
     assert set(rows) == {"original", *methods}
     assert all(rows[method]["macs_share"] <= 0.5 for method in methods)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 
 @pytest.mark.slow
@@ -23,6 +23,6 @@ def test_train_under_torchrun_writes_one_folder_and_one_table(lcprune, tmp_path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("original") == 1
-    (row,) = Run.open(tmp_path / "runs/train").records("results")
+    (row,) = RunFolder.open(tmp_path / "runs/train").records("results")
     said = lcprune("evaluate", tmp_path / "runs/train", "--json", "--device", "cpu")
     assert said.json["accuracy"] == pytest.approx(row["accuracy"])

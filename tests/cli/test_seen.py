@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lcprune.cli import demo, main
-from lcprune.runs import Run, version
+from lcprune.runs import RunFolder, version
 
 COMMANDS = ["demo", "inspect", "train", "prune", "pareto", "tune", "evaluate", "latency", "export", "report", "compare"]
 
@@ -84,7 +84,7 @@ def test_the_demo_goes_the_whole_way_and_goes_on(lcprune, monkeypatch):
     monkeypatch.setattr(demo, "LATENCY", {"batch_sizes": (1, 2), "rounds": 2})
     said = lcprune("demo")
     assert said.code == 0, said.err
-    rows = Run.open("runs/demo").records("results")
+    rows = RunFolder.open("runs/demo").records("results")
     assert [row["network"] for row in rows] == [
         "original", "uniform 50 %", "naive 50 %", "lcp 50 %", "uniform 25 %", "naive 25 %", "lcp 25 %",
     ]  # fmt: skip
@@ -98,4 +98,4 @@ def test_the_demo_goes_the_whole_way_and_goes_on(lcprune, monkeypatch):
         assert f'id="figure-{figure}"' in page
     assert lcprune("demo").code == 2  # nothing is overwritten without being asked
     assert lcprune("demo", "--resume").code == 0
-    assert Run.open("runs/demo").records("results") == rows
+    assert RunFolder.open("runs/demo").records("results") == rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lcprune.cli.command import parse_assignment
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_typed_options_win_over_set_over_file_over_defaults(lcprune):
     common = ["--config", "run.toml", "--no-report", "-q"]
     said = lcprune("prune", *common, "--set", "macs=60%", "--set", "seed=2", "--macs", "50%", "--out", "a")
     assert said.code == 0, said.err
-    settings = Run.open("a").settings
+    settings = RunFolder.open("a").settings
     assert (settings["macs"], settings["seed"], settings["multiple_of"]) == ("50%", 2, 2)
     assert (settings["method"], settings["min_keep"]) == ("uniform", 0.1)
 
@@ -39,8 +39,8 @@ def test_a_run_can_be_repeated_from_its_own_configuration(lcprune):
     lcprune("prune", "resnet20", "--method", "naive", "--macs", "50%", "--out", "a", "--no-report", "-q")
     said = lcprune("prune", "--config", "a/config.toml", "--out", "b", "--no-report", "-q")
     assert said.code == 0, said.err
-    assert Run.open("b").settings == Run.open("a").settings
-    assert Run.open("b").records("results")[1]["macs"] == Run.open("a").records("results")[1]["macs"]
+    assert RunFolder.open("b").settings == RunFolder.open("a").settings
+    assert RunFolder.open("b").records("results")[1]["macs"] == RunFolder.open("a").records("results")[1]["macs"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 import lcprune as library
 from lcprune import models
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from lcprune.search import read_records
 from lcprune.study import jobs
 from lcprune.tune import fit_fleet
@@ -18,7 +18,7 @@ def test_training_leaves_a_network_that_evaluates(lcprune, trained):
     said = lcprune("evaluate", trained, "--json", "--device", "cpu")
     assert said.code == 0
     assert said.json["accuracy"] > 0.6 and said.json["images"] == 359
-    assert Run.open(trained).records("results")[0]["accuracy"] == pytest.approx(said.json["accuracy"])
+    assert RunFolder.open(trained).records("results")[0]["accuracy"] == pytest.approx(said.json["accuracy"])
 
 
 def test_prune_meets_the_limit_and_its_folder_is_a_network(lcprune, trained, quick):
@@ -28,7 +28,7 @@ def test_prune_meets_the_limit_and_its_folder_is_a_network(lcprune, trained, qui
     assert said.code == 0, said.err
     original, half = said.json["results"]
     assert half["macs"] <= 0.5 * original["macs"] < half["macs"] * 1.05
-    run = Run.open("half")
+    run = RunFolder.open("half")
     assert run.settings["macs"] == "50%" and run.settings["search"]["pool"] == 4
     assert run.settings["search"]["mutate"] == 0.1  # resolved: defaults are written too
     for kind in ("schedule", "search", "metric", "training"):
@@ -56,10 +56,10 @@ def test_tune_takes_up_a_pruned_network_with_its_teacher(lcprune, halved):
     assert said.code == 0, said.err
     tuned = said.json["results"][-1]
     assert tuned["accuracy"] > tuned["accuracy_before"]
-    assert tuned["macs"] == Run.open(halved["naive"]).records("results")[-1]["macs"]
+    assert tuned["macs"] == RunFolder.open(halved["naive"]).records("results")[-1]["macs"]
     again = lcprune("evaluate", "tuned", "--json", "--device", "cpu")
     assert again.json["accuracy"] == pytest.approx(tuned["accuracy"])
-    assert Run.open("tuned").file("report.html").is_file()
+    assert RunFolder.open("tuned").file("report.html").is_file()
 
 
 @pytest.mark.parametrize(("form", "name"), [("onnx", "n.onnx"), ("torch", "n.pt2"), ("safetensors", "n")])
@@ -80,9 +80,9 @@ def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, quick
     assert "±" in (tmp_path / "cmp/tables/results.md").read_text()
     assert r"$\pm$" in (tmp_path / "cmp/tables/results.tex").read_text()
     assert len((tmp_path / "cmp/tables/results.csv").read_text().splitlines()) == 1 + 1 + 4
-    before = Run.open("cmp").records("results")
+    before = RunFolder.open("cmp").records("results")
     assert lcprune("compare", "--out", "cmp", "--resume", "--no-report", "-q").code == 0
-    assert Run.open("cmp").records("results") == before
+    assert RunFolder.open("cmp").records("results") == before
 
 
 def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
@@ -92,7 +92,10 @@ def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
     assert len(rows) == 7
     for name in ("lcp", "naive", "uniform"):
         assert rows[f"{name} 40 %"]["macs_share"] <= 0.4 < rows[f"{name} 60 %"]["macs_share"] <= 0.6
-    assert {row["network"] for row in Run.open("front").records("search")} == {"lcp 60 %", "lcp 40 %"}  # a part each
+    assert {row["network"] for row in RunFolder.open("front").records("search")} == {
+        "lcp 60 %",
+        "lcp 40 %",
+    }  # a part each
     for share in (60, 40):  # how its candidates were judged is said of each limit
         config = read_records(f"front/search/search-{share / 100:g}.jsonl")[0]["config"]
         assert rows[f"lcp {share} %"]["recalibrate"] is config["search.recalibrate"]
@@ -119,7 +122,7 @@ def test_pareto_tunes_its_networks_as_one_where_that_is_faster(lcprune, trained,
     for ours, theirs in zip(together.json["results"], alone.json["results"], strict=True):
         assert ours.get("loss_before") == theirs.get("loss_before")
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=0.02), "the same tuning, to rounding"
-    assert len(Run.open("together").records("training")) == 2
+    assert len(RunFolder.open("together").records("training")) == 2
 
 
 def test_report_from_several_runs_names_them(lcprune, halved, tmp_path):
@@ -168,4 +171,4 @@ def test_a_network_and_data_of_ones_own(lcprune, tmp_path):
     said = lcprune("train", "mine.py:net", "--data", "mine.py:data", "--epochs", 1, "--out", "t", "--json", "-q")
     assert said.code == 0, said.err
     assert json.loads(lcprune("evaluate", "t", "--json").out)["images"] == 20
-    assert Run.open("t").settings["num_classes"] == 3
+    assert RunFolder.open("t").settings["num_classes"] == 3

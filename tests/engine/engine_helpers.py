@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 import lcprune
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from searching import searching
 
 TIMES = {"search_seconds"}
@@ -41,7 +41,7 @@ def write_network(folder) -> str:
 
 def rows(folder) -> list[dict]:
     """Results without times."""
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in Run.open(folder).records("results")]
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in RunFolder.open(folder).records("results")]
 
 
 def same_weights(one, other) -> bool:

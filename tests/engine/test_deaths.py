@@ -24,7 +24,7 @@ import lcprune
 from lcprune.cli import main
 from lcprune.data import load
 from lcprune.engine import RayEngine
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from lcprune.study import ORIGINAL, Network, NetworkJob, Study, run_jobs
 from lcprune.tune import fit, recipe
 from searching import searching_many
@@ -130,7 +130,7 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
     network = Network("plain", plain.model, digits.example)
 
     def frontier(folder, engine) -> None:
-        with Run.create(folder, "pareto", {}) as run, engine:
+        with RunFolder.create(folder, "pareto", {}) as run, engine:
             study = Watched(run, network, dataset, tuning, progress=False, engine=engine)
             study.graph, study.log = plain.graph, str(tmp_path / f"{folder.name}.log")
             study.doomed = node.node_id
@@ -187,7 +187,7 @@ def test_the_process_that_leads_is_killed(cluster, tmp_path) -> None:
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     file = there / "networks" / "lcp-50-pc" / "search.jsonl"
-    assert lines(file) == 1 + 12 and not Run.open(there).records("results")
+    assert lines(file) == 1 + 12 and not RunFolder.open(there).records("results")
     assert main([*command, "--resume"]) == 0
     assert lines(file) == 1 + 20
     assert rows(tmp_path / "here") == rows(there)

@@ -10,7 +10,7 @@ import pytest
 from engine_helpers import rows, same_weights, write_network
 
 from lcprune.cli import main
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +46,8 @@ def test_prune_with_one_worker_writes_what_the_local_run_writes(network, ray, tm
     assert rows(tmp_path / "here") == rows(tmp_path / "there")
     assert same_weights(tmp_path / "here", tmp_path / "there")
     for kind in ("schedule", "search", "training"):
-        assert Run.open(tmp_path / "here").records(kind) == Run.open(tmp_path / "there").records(kind)
-    settings = Run.open(tmp_path / "there").settings
+        assert RunFolder.open(tmp_path / "here").records(kind) == RunFolder.open(tmp_path / "there").records(kind)
+    settings = RunFolder.open(tmp_path / "there").settings
     assert settings["engine"] == "ray" and settings["workers"] == 1 and settings["search"]["together"] == 1
     # Nothing is left to do, and any number of workers, or none, may see to it.
     for more in (["--workers", "2"], ["--engine", "local"]):
@@ -67,7 +67,7 @@ def test_compare_is_the_local_comparison(network, compared, tmp_path) -> None:
     assert compare(network, tmp_path / "here") == 0
     assert rows(tmp_path / "here") == rows(compared)
     for kind in ("schedule", "search", "training"):
-        assert Run.open(tmp_path / "here").records(kind) == Run.open(compared).records(kind)
+        assert RunFolder.open(tmp_path / "here").records(kind) == RunFolder.open(compared).records(kind)
     for name in ("naive-50-pc", "lcp-50-pc", "lcp-50-pc-seed-1"):
         assert same_weights(tmp_path / "here" / "networks" / name, compared / "networks" / name)
     log = (compared / "log.txt").read_text()

@@ -14,7 +14,15 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune.errors import PlanError
-from lcprune.evaluate import Evaluation, SlicingEvaluator, ZeroingEvaluator, collate, draw, make_evaluator, recalibrate
+from lcprune.evaluate import (
+    Evaluation,
+    SlicingEvaluator,
+    ZeroingEvaluator,
+    collate,
+    draw,
+    make_evaluator,
+    renew_statistics,
+)
 
 KINDS = {
     "slice": lambda graph, batches: SlicingEvaluator(graph, batches, cross_entropy),
@@ -56,7 +64,7 @@ def test_statistics_of_the_images_are_those_of_a_recalibrated_network(trained, d
     silencing = ZeroingEvaluator(trained.graph, batches, cross_entropy, recalibrate=True)
     for kept in selections(trained.graph):
         model = trained.graph.plan(kept).apply(trained.graph.model)
-        recalibrate(model, batches)
+        renew_statistics(model, batches)
         with torch.no_grad():
             expected = float(cross_entropy(model(batches[0].inputs), batches[0].target))
         # Networks keep the unbiased variance, which differs by one part in the number of values.

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune.compensations import LEARN
-from lcprune.evaluate import Evaluation, collate, draw, guessing_loss, make_evaluator, recalibrate, short_tuning
+from lcprune.evaluate import Evaluation, collate, draw, guessing_loss, make_evaluator, renew_statistics, short_tuning
 from searching import searching, searching_many
 
 SHORT = {"pool": 3, "iterations": 2, "sample": 2, "images": 256, "recalibrate": "auto"}
@@ -29,7 +29,7 @@ def test_recalibration_gives_the_statistics_of_the_images(plain, digits) -> None
     batch = collate(draw(digits.train, 200, seed=0), 200)
     seen = []
     model[0][1].register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
-    recalibrate(model, batch)
+    renew_statistics(model, batch)
     assert torch.allclose(model[0][1].running_mean, seen[0].mean((0, 2, 3)), atol=1e-5)
     assert torch.allclose(model[0][1].running_var, seen[0].var((0, 2, 3)), rtol=1e-4)
     assert not any(module.training for module in model.modules())
@@ -158,9 +158,9 @@ def test_a_small_last_batch_does_not_count(digits) -> None:
     for batch_size, images in ((128, 129), (2, 9)):
         whole, batches = copy.deepcopy(model), collate(draw(digits.train, images, seed=0), batch_size)
         assert batches[-1].size == 1
-        recalibrate(whole, batches)
+        renew_statistics(whole, batches)
         expected = copy.deepcopy(model)
-        recalibrate(expected, batches[:-1])
+        renew_statistics(expected, batches[:-1])
         assert torch.equal(whole[2].running_var, expected[2].running_var)
     search = {**SHORT, "images": 129, "batch_size": 128, "recalibrate": True}
     lcprune.prune(model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)

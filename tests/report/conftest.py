@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 GROUPS = [(f"layer{stage}.{block}.conv1", 8 * 2**stage) for stage in range(1, 4) for block in range(3)]
 
 
-def sample_run(path: Path, seeds: int = 1) -> Run:
+def sample_run(path: Path, seeds: int = 1) -> RunFolder:
     rng = np.random.default_rng(0)
-    run = Run.create(path, "demo", {"model": "resnet8 <&>", "data": "digits", "search": {"pool": 16}})
+    run = RunFolder.create(path, "demo", {"model": "resnet8 <&>", "data": "digits", "search": {"pool": 16}})
     full = {"macs": 4_200_000, "params": 78_000}
     rows = [
         {

@@ -13,7 +13,7 @@ import pytest
 
 from lcprune.errors import ConfigError, MissingDependencyError
 from lcprune.report import collect, make_figures, render, write_report
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 NAMES = [
     "frontier_macs",
@@ -32,13 +32,13 @@ def test_every_kind_of_record_gets_its_figure(sample, tmp_path):
 
 
 def test_figures_without_records_are_left_out(tmp_path):
-    run = Run.create(tmp_path / "a", "prune", {})
+    run = RunFolder.create(tmp_path / "a", "prune", {})
     run.add("search", {"network": "lcp 50%", "iteration": 0, "difference": 0.0, "best": 0.0, "naive": 0.0})
     assert [figure.name for figure in make_figures(collect([run]))] == ["search"]
 
 
 def test_the_search_says_whose_candidates_got_new_statistics(tmp_path):
-    run = Run.create(tmp_path / "run", "pareto", {})
+    run = RunFolder.create(tmp_path / "run", "pareto", {})
     for name, anew in (("lcp 50%", False), ("lcp 20%", True)):
         run.add("search", {"network": name, "iteration": 0, "difference": -0.1, "best": -0.1, "naive": -0.1})
         run.add("results", {"network": name, "method": "lcp", "limit": 0.5, "seed": 0, "recalibrate": anew})
@@ -86,7 +86,7 @@ def test_the_page_is_one_file_with_figures_for_papers_beside_it(sample, tmp_path
 
 
 def test_nothing_to_report_is_said(tmp_path):
-    run = Run.create(tmp_path / "a", "prune", {})
+    run = RunFolder.create(tmp_path / "a", "prune", {})
     with pytest.raises(ConfigError, match="nothing to report"):
         write_report([run], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()

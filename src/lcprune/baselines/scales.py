@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.select import Ranking
-from lcprune.task import Kept, Task
+from lcprune.select import Kept, Ranking
+from lcprune.task import Task
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm)
 

@@ -23,7 +23,8 @@ from lcprune.errors import ConfigError, TuneError
 from lcprune.method import Method, methods
 from lcprune.progress import Progress
 from lcprune.scoring import metrics
-from lcprune.task import Choice, Kept, Task
+from lcprune.select import Kept
+from lcprune.task import Choice, Task
 from lcprune.tune.feed import mix
 
 _DECAY = 1e-4  # of weights while tuning, as published

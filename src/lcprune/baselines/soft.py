@@ -10,10 +10,11 @@ import numpy as np
 from lcprune.baselines.training import Training, train
 from lcprune.baselines.units import zero_units
 from lcprune.errors import ConfigError
-from lcprune.evaluate import collate, recalibrate
+from lcprune.evaluate import collate, renew_statistics
 from lcprune.method import Method, methods
 from lcprune.scoring import metrics
-from lcprune.task import Choice, Kept, Task
+from lcprune.select import Kept
+from lcprune.task import Choice, Task
 
 
 @methods.register("soft", needs_data=True)
@@ -61,5 +62,5 @@ class Soft(Training, Method):
         shortest_go()  # a limit that cannot be met is refused before the training
         train(task, model, self, "soft", after_epoch=lambda: zero("out"), clip=self.clip)
         kept = zero("out", "along")
-        recalibrate(model, collate(task.need_samples(), 128, next(model.parameters()).device))
+        renew_statistics(model, collate(task.need_samples(), 128, next(model.parameters()).device))
         return Choice(kept, meta={"epochs": self.epochs}, model=model)

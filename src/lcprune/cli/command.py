@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError
 from lcprune.limit import Limit
-from lcprune.runs import Interrupted, Run
+from lcprune.runs import Interrupted, RunFolder
 from lcprune.toml import parse_toml, read_toml
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
@@ -111,15 +111,15 @@ def resolve_section(ctx: typer.Context, name: str, values: Mapping[str, Any]) ->
     ctx.meta.setdefault(_SECTIONS_KEY, {})[name] = kept
 
 
-def start_run(ctx: typer.Context, command: str, subject: str) -> Run:
+def start_run(ctx: typer.Context, command: str, subject: str) -> RunFolder:
     """The run folder that `--out`, `--resume` and `--force` ask for."""
     from lcprune.runs import default_folder
 
     out, resume, force = (ctx.params.get(name) for name in ("out", "resume", "force"))
     with wrong_usage():
         if resume and out is not None:
-            return Run.resume(out, command, settings(ctx))
-        return Run.create(out or default_folder(command, subject), command, settings(ctx), force=bool(force))
+            return RunFolder.resume(out, command, settings(ctx))
+        return RunFolder.create(out or default_folder(command, subject), command, settings(ctx), force=bool(force))
 
 
 def _merged(command: str, typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _merged(command: str, typed: Mapping[str, Any]) -> dict[str, Any]:
     if typed.get("resume"):
         if not typed.get("out"):
             raise ConfigError("--resume needs --out FOLDER, the run to go on from")
-        run = Run.open(typed["out"])
+        run = RunFolder.open(typed["out"])
         if run.command != command:
             raise ConfigError(f"{run.place} was made by `lcprune {run.command}`, not by `lcprune {command}`")
         values.update(run.settings)

@@ -13,7 +13,7 @@ from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.show import listen
 from lcprune.files import atomic_write
 from lcprune.limit import Limit
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 if TYPE_CHECKING:
     from lcprune.study import Study
@@ -109,7 +109,7 @@ def grid(study: Study, methods: Sequence[str], macs: Sequence[Limit], seeds: int
     run_jobs(study, [NetworkJob(ORIGINAL), *trials])
 
 
-def write_tables(run: Run) -> None:
+def write_tables(run: RunFolder) -> None:
     """The results as `tables/results.md`, `.csv` (every trial) and `.tex`."""
     from lcprune.report.tables import csv_text, latex, markdown, result_table
 

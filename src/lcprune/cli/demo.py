@@ -14,7 +14,7 @@ from lcprune.cli.command import resolve_section, sections, start_run
 from lcprune.cli.compare import grid, write_tables
 from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.show import listen
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +87,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _trained(run: Run, dataset: Any, device: torch.device, seed: int, progress: bool) -> Network:
+def _trained(run: RunFolder, dataset: Any, device: torch.device, seed: int, progress: bool) -> Network:
     import torch
 
     from lcprune import models

@@ -7,12 +7,12 @@ from typing import Any
 
 from lcprune.cli.show import print_json, print_table
 from lcprune.errors import MissingDependencyError
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 logger = logging.getLogger("lcprune")
 
 
-def write_run_report(run: Run, title: str | None = None) -> None:
+def write_run_report(run: RunFolder, title: str | None = None) -> None:
     """Write `report.html` into the run's folder; a missing plotting package only costs the report."""
     from lcprune.report import write_report
 
@@ -22,7 +22,7 @@ def write_run_report(run: Run, title: str | None = None) -> None:
         logger.warning("no report: %s", error)
 
 
-def tell(run: Run, json_: bool, title: str = "", **more: Any) -> None:
+def tell(run: RunFolder, json_: bool, title: str = "", **more: Any) -> None:
     """Print the results: a table, or JSON with `results` and the folder."""
     rows = run.records("results")
     if json_:

@@ -10,7 +10,7 @@ import typer
 from lcprune.cli import options as o
 from lcprune.cli.command import wrong_usage
 from lcprune.cli.show import print_json
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 
 def report(
@@ -34,7 +34,7 @@ def report(
     from lcprune.report import write_report
 
     with wrong_usage():
-        opened = [Run.open(path) for path in runs]
+        opened = [RunFolder.open(path) for path in runs]
     page = write_report(opened, out or opened[0].file("report.html"), title)
     if out is None:
         opened[0].send()

@@ -11,7 +11,7 @@ import typer
 from lcprune import study
 from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.mirror import is_url
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
@@ -58,7 +58,7 @@ def folder_setting(name: str, setting: str) -> Any:
     if not is_url(name) and not Path(name).is_dir():
         return None
     with wrong_usage():
-        return Run.open(name).settings.get(setting)
+        return RunFolder.open(name).settings.get(setting)
 
 
 def pick_device(name: str) -> torch.device:

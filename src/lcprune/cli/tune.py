@@ -15,7 +15,7 @@ from lcprune.cli.show import listen, print_json, print_table
 if TYPE_CHECKING:
     from torch import nn
 
-    from lcprune.runs import Run
+    from lcprune.runs import RunFolder
     from lcprune.study import Network
 
 
@@ -143,7 +143,7 @@ def teacher_of(network: Network) -> nn.Module:
 
 
 def _record(
-    run: Run,
+    run: RunFolder,
     network: Network,
     graph: lcprune.ChannelGraph,
     before: tuple[float, float],

@@ -19,7 +19,7 @@ from lcprune.engine.crew import Crew
 from lcprune.engine.desk import Desk, DeskStore, wait_for
 from lcprune.engine.evaluator import CrewEvaluator
 from lcprune.engine.shares import default_workers, share
-from lcprune.engine.voices import Ear
+from lcprune.engine.voices import LogListener
 from lcprune.engine.worker import Case, run_task
 from lcprune.errors import EngineError, MissingDependencyError
 from lcprune.evaluate import Evaluation
@@ -61,7 +61,7 @@ class RayEngine(Engine):
         self._asked = workers
         self._depth = 0
         self._ours = False
-        self._ear: Ear | None = None
+        self._ear: LogListener | None = None
         self._crew: Crew | None = None
 
     def __enter__(self) -> RayEngine:
@@ -113,10 +113,10 @@ class RayEngine(Engine):
         return [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
 
     @property
-    def ear(self) -> Ear:
+    def ear(self) -> LogListener:
         """Hears what workers say."""
         if self._ear is None:
-            self._ear = Ear(import_ray().get_runtime_context().get_node_id())
+            self._ear = LogListener(import_ray().get_runtime_context().get_node_id())
         return self._ear
 
     def evaluator(self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> CrewEvaluator:

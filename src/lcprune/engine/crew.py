@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lcprune.engine.shares import Share
-from lcprune.engine.voices import Ear
+from lcprune.engine.voices import LogListener
 from lcprune.engine.worker import Worker
 from lcprune.errors import EngineError
 
@@ -50,7 +50,7 @@ class Crew:
         ear: hears what they say.
     """
 
-    def __init__(self, count: int, part: Share, ear: Ear) -> None:
+    def __init__(self, count: int, part: Share, ear: LogListener) -> None:
         import ray
 
         kind: Any = ray.remote(Worker)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lcprune.engine.crew import Crew, Request
 from lcprune.evaluate import Evaluator
-from lcprune.evaluate.evaluator import Kept
 from lcprune.search.judges import Judged
+from lcprune.select import Kept
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph

@@ -15,7 +15,7 @@ logger = logging.getLogger("lcprune")
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
-class Ear:
+class LogListener:
     """Hears workers, through a queue that Ray keeps on this machine.
 
     Args:
@@ -66,7 +66,7 @@ def speaking(queue: Any, name: str) -> Iterator[None]:
         queue: the listener's.
         name: of the worker or task.
     """
-    handler = _Mouth(queue, f"{name}, {whereabouts()}")
+    handler = _LogSender(queue, f"{name}, {whereabouts()}")
     before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -78,7 +78,7 @@ def speaking(queue: Any, name: str) -> Iterator[None]:
         logger.level, logger.propagate = before
 
 
-class _Mouth(logging.Handler):
+class _LogSender(logging.Handler):
     def __init__(self, queue: Any, speaker: str) -> None:
         super().__init__()
         self.queue, self.speaker = queue, speaker

@@ -9,7 +9,7 @@ from lcprune.evaluate.draw import Batch, collate, draw, fingerprint
 from lcprune.evaluate.evaluation import Evaluation
 from lcprune.evaluate.evaluator import Evaluator, Work
 from lcprune.evaluate.make import make_evaluator
-from lcprune.evaluate.prepare import guessing_loss, recalibrate, short_tuning, statistics_of
+from lcprune.evaluate.prepare import guessing_loss, renew_statistics, short_tuning, statistics_of
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
 
@@ -25,7 +25,7 @@ __all__ = [
     "fingerprint",
     "guessing_loss",
     "make_evaluator",
-    "recalibrate",
+    "renew_statistics",
     "short_tuning",
     "statistics_of",
 ]

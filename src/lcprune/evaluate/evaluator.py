@@ -17,11 +17,11 @@ from torch.utils import _pytree as pytree
 
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.prepare import call, loss_of
+from lcprune.select import Kept
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
-Kept = Sequence[NDArray[np.int64]]
 LossFn = Callable[[Any, Any], torch.Tensor]
 
 

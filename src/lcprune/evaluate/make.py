@@ -15,7 +15,7 @@ from lcprune.evaluate.draw import Batch, collate
 from lcprune.evaluate.evaluation import Evaluation
 from lcprune.evaluate.evaluator import Evaluator
 from lcprune.evaluate.layout import runs
-from lcprune.evaluate.prepare import recalibrate, short_tuning
+from lcprune.evaluate.prepare import renew_statistics, short_tuning
 from lcprune.evaluate.slicing import Prepare, SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
 
@@ -69,7 +69,7 @@ def _prepare(how: Evaluation) -> Prepare | None:
 
     def prepare(model: nn.Module, batches: Sequence[Batch]) -> None:
         if how.recalibrate is True:
-            recalibrate(model, batches)
+            renew_statistics(model, batches)
         if how.tune_steps:
             short_tuning(model, batches, how.loss_fn, how.tune_steps, how.tune_lr)
         if how.prepare is not None:

@@ -83,7 +83,7 @@ def guessing_loss(
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Sequence[Batch]) -> None:
+def renew_statistics(model: nn.Module, batches: Sequence[Batch]) -> None:
     """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode.
 
     Every batch counts the same, so a last one of no more than half their size is left out: it would weigh too much, and

@@ -15,8 +15,9 @@ from torch import nn
 from lcprune import bf16
 from lcprune.errors import SearchError
 from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
+from lcprune.evaluate.evaluator import Evaluator, LossFn, arithmetic, mean_loss
 from lcprune.evaluate.fold import checked_pairs, fold_
+from lcprune.select import Kept
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph

@@ -26,14 +26,14 @@ from lcprune import bf16
 from lcprune.errors import PlanError, SearchError
 from lcprune.evaluate import kernels
 from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.evaluator import Evaluator, Kept, LossFn, arithmetic, mean_loss
+from lcprune.evaluate.evaluator import Evaluator, LossFn, arithmetic, mean_loss
 from lcprune.evaluate.fold import agree, fold_
 from lcprune.evaluate.fuse import Fused
 from lcprune.evaluate.layout import runs
-from lcprune.evaluate.prepare import by_batch_, call
-from lcprune.evaluate.prepare import recalibrate as anew
+from lcprune.evaluate.prepare import by_batch_, call, renew_statistics
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.switchboard import Switchboard
+from lcprune.select import Kept
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -81,7 +81,7 @@ class ZeroingEvaluator(Evaluator):
         self.precision = precision = bf16.settle(precision, self.device, SearchError)
         self.benchmark, self.recalibrate = benchmark, recalibrate
         started = time.perf_counter()
-        prepare = anew if recalibrate else None
+        prepare = renew_statistics if recalibrate else None
         self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, prepare, fold)
         self.fallback.work = self.work
         if fuse is None:

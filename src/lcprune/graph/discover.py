@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from lcprune.copies import named_tensors
+from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, Taken, Use, varying
 from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.rules import Call, Step
-from lcprune.graph.run import Run
 from lcprune.graph.site import Site
 
 Atoms = NDArray[np.int64]
@@ -123,7 +123,7 @@ class Result:
     readers: list[tuple[str, str]] = field(default_factory=list)
 
 
-class Discover(Run):
+class Discover(LabelPass):
     """Collects edges between atoms, frozen atoms and everything that later steps ask for.
 
     Args:

@@ -14,10 +14,10 @@ from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.structure import TrialError
 from lcprune.plan import Plan
 
-Kept: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
+KeptUnits: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 
 
-def make_plan(graph: ChannelGraph, kept: Kept) -> Plan:
+def make_plan(graph: ChannelGraph, kept: KeptUnits) -> Plan:
     """The plan that keeps these units; see `ChannelGraph.plan`."""
     structure = graph.structure
     if structure is None:
@@ -42,7 +42,7 @@ def make_plan(graph: ChannelGraph, kept: Kept) -> Plan:
     )
 
 
-def _units(graph: ChannelGraph, kept: Kept) -> list[NDArray[np.int64]]:
+def _units(graph: ChannelGraph, kept: KeptUnits) -> list[NDArray[np.int64]]:
     if isinstance(kept, Mapping):
         names = {group.name for group in graph.groups}
         for name in kept:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lcprune.graph.discover import Atoms, Discover, WeightAxis, real, tied
+from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, Taken, Use
 from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.rules import Step
-from lcprune.graph.run import Run
 from lcprune.graph.site import Site
 
 Order = dict[tuple[str, int], Atoms]
@@ -92,7 +92,7 @@ class Pairs:
         return self._by_axis[key]
 
 
-class Replay(Run):
+class Replay(LabelPass):
     """Run a cut network on labels and check it against the uncut one.
 
     Args:

@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_iter, tree_leaves, tree_map_only, tree_unflatten
 
 from lcprune.copies import named_tensors
+from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, varying
 from lcprune.graph.noise import settle
 from lcprune.graph.outputs import Leaf
 from lcprune.graph.rules import Call, Rule
-from lcprune.graph.run import Run
 
 Used = tuple[str, list[float | None]]  # an element-wise operator and the numbers among its arguments
 _WRITTEN = "_lcprune_written"  # a tensor that the code made of numbers alone: torch.tensor(x.shape[1])
 
 
-class Numbers(Run):
+class Numbers(LabelPass):
     """Run a network on data and write down the plain numbers that its element-wise operators use.
 
     Random numbers are the same for every element, so that a cut network draws the same ones as the whole one.

@@ -15,10 +15,10 @@ from torch import nn
 
 from lcprune.graph.arithmetic import Arithmetic, Attribute
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
+from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import Leaf, signature
 from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved
 from lcprune.graph.resolve import Units
-from lcprune.graph.run import Run
 from lcprune.graph.skeleton import set_mode
 from lcprune.surgery import AttributeChange, cut_in_place
 
@@ -189,7 +189,7 @@ class Structure:
                 raise TrialError("one unit alone cannot be put in order", 0, [axis.weight.rpartition(".")[0]], atoms)
             order[axis.weight, axis.dim] = atoms[keeps[atoms]]
         with cut_in_place(self.skeleton, self.cuts(order), self.changes(keeps, ties)):
-            self._check(Run(self.skeleton, {}))
+            self._check(LabelPass(self.skeleton, {}))
         return order
 
     def _replay(self, keeps: NDArray[np.bool_], ties: Sequence[AttributeTie] | None) -> Order:
@@ -215,10 +215,10 @@ class Structure:
         changes = watch.watched(self.changes(keeps))
         if changes:
             with cut_in_place(self.skeleton, self.cuts(self.order(kept)), changes), watch:
-                self._check(Run(self.skeleton, {}))
+                self._check(LabelPass(self.skeleton, {}))
         return watch.used
 
-    def _check(self, run: Run) -> None:
+    def _check(self, run: LabelPass) -> None:
         out: dict[bool, list[Leaf]] = {}
         try:
             for training in self.outputs:

@@ -15,7 +15,7 @@ from lcprune.latency.process import many_compilations
 
 BACKENDS = ("eager", "cudagraph", "compile", "onnx")
 
-Run = Callable[[], Any]
+Runnable = Callable[[], Any]
 
 
 class Backend:
@@ -37,11 +37,11 @@ class Backend:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
 
-    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Runnable:
         """A network on `inputs`, ready to be timed."""
         return lambda: model(*inputs)
 
-    def seconds(self, run: Run, repeats: int) -> float:
+    def seconds(self, run: Runnable, repeats: int) -> float:
         """Seconds per run of `repeats` in a row."""
         start = time.perf_counter()
         for _ in range(repeats):
@@ -54,7 +54,7 @@ class CudaEager(Backend):
 
     moment = 0.01
 
-    def seconds(self, run: Run, repeats: int) -> float:
+    def seconds(self, run: Runnable, repeats: int) -> float:
         torch.cuda.synchronize(self.device)
         start = time.perf_counter()
         for _ in range(repeats):
@@ -69,7 +69,7 @@ class CudaGraph(Backend):
     name = "cudagraph"
     moment = 0.005
 
-    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Runnable:
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
@@ -81,7 +81,7 @@ class CudaGraph(Backend):
         # What the graph reads must live as long as it does.
         return lambda alive=(model, inputs): graph.replay()  # type: ignore[misc]
 
-    def seconds(self, run: Run, repeats: int) -> float:
+    def seconds(self, run: Runnable, repeats: int) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         for _ in range(repeats):
@@ -97,7 +97,7 @@ def _compiled(base: type[Backend]) -> type[Backend]:
 
         name = "compile"
 
-        def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+        def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Runnable:
             compiled = torch.compile(model, dynamic=False)
             with many_compilations():
                 compiled(*inputs)  # compiles; later runs find it

@@ -18,6 +18,7 @@ from lcprune.latency.clock import Clock
 from lcprune.latency.limit import LatencyOutcome
 from lcprune.latency.table import Table
 from lcprune.limit import Limit
+from lcprune.select import Kept
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan
@@ -30,8 +31,6 @@ _SLACK = 0.03  # of the limit: what may be left unused
 _AIM = 1 - _SLACK / 2
 _STEP = 0.02  # of its MACs: how much the next network differs, at least, while all are on one side of the limit
 _NEAR = 0.005  # of its MACs: what is closer to a network than this is not measured
-
-Kept = list[NDArray[np.int64]]
 
 
 def hold(

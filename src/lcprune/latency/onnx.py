@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lcprune.errors import LatencyError, MissingDependencyError
-from lcprune.latency.backends import Backend, Run
+from lcprune.latency.backends import Backend, Runnable
 from lcprune.onnx_runtime import session_options, silence
 
 _OPSET = 17
@@ -33,7 +33,7 @@ class OnnxRuntime(Backend):
             ) from None
         self._onnx, self._runtime = onnx, onnxruntime
 
-    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Runnable:
         """A network, exported and ready to be timed.
 
         Raises:
@@ -52,7 +52,7 @@ class OnnxRuntime(Backend):
                 pass
         return self._ready(self._export(network, x), x)
 
-    def _ready(self, exported: bytes, x: torch.Tensor) -> Run:
+    def _ready(self, exported: bytes, x: torch.Tensor) -> Runnable:
         session = self._runtime.InferenceSession(exported, session_options(), providers=["CPUExecutionProvider"])
         binding, value = session.io_binding(), x.contiguous().numpy()
         binding.bind_cpu_input(session.get_inputs()[0].name, value)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.latency.backends import Backend, Run
+from lcprune.latency.backends import Backend, Runnable
 from lcprune.latency.process import keep_memory, no_garbage
 
 OUT_OF_MEMORY = "out of memory"
@@ -56,7 +56,7 @@ class Turns:
             rounds: fewest and most; None is 5 to 15, fewer for networks that take long.
             warmup: runs before anything is measured.
         """
-        runs: dict[str, Run] = {}
+        runs: dict[str, Runnable] = {}
         once: dict[str, float] = {}
         arguments: tuple[Any, ...] = ()
         with self._memory(*models):

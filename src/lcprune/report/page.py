@@ -19,11 +19,11 @@ from lcprune.report.records import Records, Row, collect, summarise
 from lcprune.report.render import javascript, pictures, svg, write_figures
 from lcprune.report.tables import html_table, result_table
 from lcprune.report.theme import vega_config
-from lcprune.runs import CONFIG, ENVIRONMENT, Run, version
+from lcprune.runs import CONFIG, ENVIRONMENT, RunFolder, version
 
 
 def write_report(
-    runs: Sequence[Run],
+    runs: Sequence[RunFolder],
     path: str | os.PathLike[str],
     title: str | None = None,
     figure_folder: str | os.PathLike[str] | None = None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 
 Row = dict[str, Any]
 
@@ -34,7 +34,7 @@ class Records:
     """
 
     title: str
-    runs: tuple[Run, ...]
+    runs: tuple[RunFolder, ...]
     results: list[Row]
     schedule: list[Row]
     search: list[Row]
@@ -48,7 +48,7 @@ class Records:
         return not any(getattr(self, kind) for kind in KINDS)
 
 
-def collect(runs: Sequence[Run], title: str | None = None) -> Records:
+def collect(runs: Sequence[RunFolder], title: str | None = None) -> Records:
     """Read the records of `runs`."""
     rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
     names = _distinct_names(runs)
@@ -101,7 +101,7 @@ def _deviation(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _distinct_names(runs: Sequence[Run]) -> list[str]:
+def _distinct_names(runs: Sequence[RunFolder]) -> list[str]:
     """Folder names; where two are the same, with as much of the path as tells them apart."""
     paths = [run.path.resolve() for run in runs]
     names = []

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
-Kept = list[NDArray[np.int64]]
+from lcprune.select import Kept
 
 
 class Judged(NamedTuple):

@@ -154,7 +154,7 @@ def _refuse_difference(path: Path, stored: Mapping[str, Any], wanted: Mapping[st
     if differences:
         raise SearchError(
             f"{path} belongs to another search ({'; '.join(differences)}); use the same settings to go on, "
-            "or name another folder to start anew"
+            "or name another folder to start over"
         )
 
 

@@ -17,10 +17,11 @@ from lcprune.cost import Cost
 from lcprune.errors import SearchError
 from lcprune.progress import Progress
 from lcprune.search.config import Search
-from lcprune.search.judges import InTurn, Judge, Judges, Kept
+from lcprune.search.judges import InTurn, Judge, Judges
 from lcprune.search.records import Record, Records
 from lcprune.search.samplers import Sampler
 from lcprune.search.space import FloatArray
+from lcprune.select import Kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +186,7 @@ class _Loop:
         if candidate is None or not in_turn or not np.array_equal(np.array(old.beta), candidate.beta):
             raise SearchError(
                 f"record {old.iteration} was made by another search: candidate {next(iter(self.waiting))} has another "
-                "beta now; name another folder to start anew"
+                "beta now; name another folder to start over"
             )
         self.judges.remember(candidate.kept, old.loss)
         return old

@@ -8,6 +8,6 @@ kept = ranking.schedule({"layer1.*": 0.5, "layer2.0.conv1": 0.25})
 """
 
 from lcprune.select.limits import Bound, Extra, Limits
-from lcprune.select.ranking import Ranking
+from lcprune.select.ranking import Kept, Ranking
 
-__all__ = ["Bound", "Extra", "Limits", "Ranking"]
+__all__ = ["Bound", "Extra", "Kept", "Limits", "Ranking"]

@@ -24,7 +24,7 @@ from lcprune.select.limits import Bound, CostModel, Limits, unreachable
 from lcprune.select.schedules import match_fractions
 
 Counts = NDArray[np.int64]
-Kept = list[NDArray[np.int64]]
+Kept = list[NDArray[np.int64]]  # of each group, the units that stay
 
 
 class Ranking:

@@ -25,7 +25,7 @@ from lcprune.engine.worker import own_device
 from lcprune.errors import TuneError
 from lcprune.files import write_json
 from lcprune.mirror import Mirror
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from lcprune.search import Record
 from lcprune.study.study import ORIGINAL, Study, label, slug, trial
 from lcprune.tune import fit_fleet
@@ -157,7 +157,7 @@ def _record(study: Study, jobs: Sequence[NetworkJob], outcomes: Mapping[int, Any
     return first
 
 
-def _outcome(run: Run, job: NetworkJob) -> dict[str, Any] | None:
+def _outcome(run: RunFolder, job: NetworkJob) -> dict[str, Any] | None:
     """The records of a network that was complete when the process that asked for it died."""
     file = run.file(job.folder, OUTCOME)
     if not file.is_file():
@@ -188,7 +188,7 @@ def _work(item: tuple[Any, Any, NetworkJob]) -> dict[str, Any]:
     study: Study = packed.get()
     study = _moved(study, study.graph, own_device())
     with tempfile.TemporaryDirectory(prefix="lcprune-") as temporary:
-        study.run = Run(Path(temporary), "task", {})
+        study.run = RunFolder(Path(temporary), "task", {})
         mirror = Mirror(study.run.file(job.folder), store)
         mirror.fetch()
         with mirror:

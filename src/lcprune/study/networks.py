@@ -19,7 +19,7 @@ from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
 from lcprune.mirror import is_url
 from lcprune.plan import Plan
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from lcprune.storage import load
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ class Network:
     model: nn.Module
     example: Tensor
     plan: Any = None
-    run: Run | None = None
+    run: RunFolder | None = None
     built: Mapping[str, Any] = field(default_factory=dict)
 
-    def describe(self, run: Run, pruned: bool = False) -> None:
+    def describe(self, run: RunFolder, pruned: bool = False) -> None:
         """Write into a new run folder how to build the network behind it.
 
         Args:
@@ -89,7 +89,7 @@ def open_network(
         ModelError: there is no such network, or it cannot take such inputs.
     """
     if is_url(name) or Path(name).is_dir():
-        network = _from_folder(Run.open(name), shape, device)
+        network = _from_folder(RunFolder.open(name), shape, device)
         _check_data(network, dataset)
         return network
     if num_classes is None and dataset is not None:
@@ -129,7 +129,7 @@ def _looks_like_folder(name: str) -> bool:
     return ":" not in name and len(Path(name).parts) > 1
 
 
-def _from_folder(run: Run, shape: Sequence[int] | None, device: torch.device | str) -> Network:
+def _from_folder(run: RunFolder, shape: Sequence[int] | None, device: torch.device | str) -> Network:
     """A trained or pruned network from its folder: the network behind it is built first."""
     if not run.file(WEIGHTS).is_file():
         raise ModelError(f"{run.place} holds no network ({WEIGHTS}); did the run finish?")

@@ -29,7 +29,7 @@ from lcprune.latency import Latency
 from lcprune.limit import Limit
 from lcprune.outcome import PruneResult
 from lcprune.plan import Plan
-from lcprune.runs import Run
+from lcprune.runs import RunFolder
 from lcprune.search import Record, Search
 from lcprune.storage import load, save
 from lcprune.study.networks import PLAN, WEIGHTS, Network, trace_network
@@ -59,7 +59,7 @@ class Study:
         evaluation: how networks are judged while one is chosen.
     """
 
-    run: Run
+    run: RunFolder
     network: Network
     dataset: Dataset | None = None
     recipe: Recipe | None = None
@@ -304,7 +304,7 @@ def epoch_rows(name: str, history: Sequence[Mapping[str, Any]]) -> list[dict[str
     ]
 
 
-def save_plain(run: Run, model: nn.Module) -> None:
+def save_plain(run: RunFolder, model: nn.Module) -> None:
     """Weights of a network that was not pruned."""
     from safetensors.torch import save_file
 

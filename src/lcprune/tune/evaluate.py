@@ -1,4 +1,4 @@
-"""Loss and accuracy of a network on a split, and batch-norm statistics measured anew."""
+"""Loss and accuracy of a network on a split, and new batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def recalibrate(
     seed: int = 0,
     device: str | torch.device | None = None,
 ) -> None:
-    """Measure batch-norm statistics anew, as plain averages over training images.
+    """Measure new batch-norm statistics, as plain averages over training images.
 
     Pruning shifts what reaches every normalisation; statistics of the smaller network are part of its repair.
 

@@ -21,7 +21,7 @@ from lcprune.tune.evaluate import pick_device
 from lcprune.tune.interrupt import import_whole
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.recipe import recipe as make_recipe
-from lcprune.tune.run import Run
+from lcprune.tune.training import Training
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ def fit(
     recipe = settled(recipe, model, where)
     world = join(where)
     try:
-        run = Run(model, dataset, recipe, folder, teacher, world, workers)
+        run = Training(model, dataset, recipe, folder, teacher, world, workers)
         with training_settings(world.device, model):
             try:
                 import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
@@ -115,7 +115,7 @@ def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
     return replace(recipe, precision=bf16.settle(recipe.precision, device, TuneError))
 
 
-def fit_result(run: Run) -> FitResult:
+def fit_result(run: Training) -> FitResult:
     """What a training came to."""
     summary = run.summary()
     numbers = {

@@ -35,7 +35,7 @@ class Recipe:
         distill: share of the loss that is the distance to the teacher's outputs; 0 for none.
         temperature: of the distillation.
         augment: crop and flip.
-        recalibrate: measure batch-norm statistics anew on so many training images at the end; 0 for no.
+        recalibrate: measure new batch-norm statistics on so many training images at the end; 0 for no.
         precision: "fp32", "bf16" (autocast; weights stay fp32), or "auto": bf16 on a GPU, and on a CPU where it works.
         channels_last: keep channels innermost in memory while training: faster on GPUs and on CPUs.
         cuda_graph: on a GPU, capture the whole step once and replay it.

@@ -12,7 +12,7 @@ from lcprune.graph.rules.elementwise import combine
 from lcprune.graph.rules.table import Call, Outcome, rule
 
 if TYPE_CHECKING:
-    from lcprune.graph.run import Run
+    from lcprune.graph.label_pass import LabelPass
 
 _FIXED = "reads an axis of fixed size, such as the network's input"
 
@@ -24,7 +24,7 @@ _FIXED = "reads an axis of fixed size, such as the network's input"
     always=True,  # one channel alone has no labels, and costs all the same
     fixed=lambda call: call.args[3:8],  # stride, padding, dilation, transposed, output_padding
 )
-def convolution(run: Run, call: Call, out: Any) -> Outcome:
+def convolution(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Input channels meet one side of the weight; the other side labels the output."""
     x, weight = call.tensors[:2]
     bias, transposed, groups = (
@@ -78,7 +78,7 @@ def convolution(run: Run, call: Call, out: Any) -> Outcome:
     return Labels(tuple(layers), weight=labels_x.weight and labels_w.weight)
 
 
-def _channels(run: Run, call: Call, labels: Labels, out: Tensor) -> tuple[Tensor | None, list[Tensor]]:
+def _channels(run: LabelPass, call: Call, labels: Labels, out: Tensor) -> tuple[Tensor | None, list[Tensor]]:
     """The labels along dimension 1 as a vector, and the layers that pass a convolution untouched."""
     delivered: Tensor | None = None
     passing: list[Tensor] = []
@@ -108,7 +108,7 @@ def _same_length(call: Call, out: Tensor, dim: int) -> bool:
     return out.shape[dim] == call.tensors[0].shape[dim] and stride[min(dim - 2, len(stride) - 1)] == 1
 
 
-def _along(run: Run, labels: Labels, dim: int, weight: Tensor) -> Tensor | None:
+def _along(run: LabelPass, labels: Labels, dim: int, weight: Tensor) -> Tensor | None:
     """The labels of a weight along one dimension, as a vector."""
     found: Tensor | None = None
     for layer in labels.layers:
@@ -122,13 +122,13 @@ def _along(run: Run, labels: Labels, dim: int, weight: Tensor) -> Tensor | None:
     return found
 
 
-def _freeze_other(run: Run, labels: Labels, dims: tuple[int, int], reason: str) -> None:
+def _freeze_other(run: LabelPass, labels: Labels, dims: tuple[int, int], reason: str) -> None:
     for layer in labels.layers:
         if not varying(layer) & set(dims):
             run.freeze(layer, reason)
 
 
-def _tie_groups(run: Run, vector: Tensor | None, groups: int) -> Tensor | None:
+def _tie_groups(run: LabelPass, vector: Tensor | None, groups: int) -> Tensor | None:
     """Equal cuts in every group: units at the same offset of each group go together."""
     if vector is not None:
         run.tie(vector.reshape(groups, -1), [0])
@@ -136,7 +136,7 @@ def _tie_groups(run: Run, vector: Tensor | None, groups: int) -> Tensor | None:
 
 
 def _contract(
-    run: Run, delivered: Tensor | None, inner: Tensor | None, groups: int, follows: bool, labels_x: Labels
+    run: LabelPass, delivered: Tensor | None, inner: Tensor | None, groups: int, follows: bool, labels_x: Labels
 ) -> None:
     """What is delivered meets the columns; a side without labels has a fixed size."""
     if delivered is None and inner is not None:
@@ -150,7 +150,7 @@ def _contract(
 
 
 def _depthwise(
-    run: Run,
+    run: LabelPass,
     delivered: Tensor | None,
     filters: Tensor | None,
     outer: Tensor | None,
@@ -175,7 +175,7 @@ def _depthwise(
 
 
 @rule("addmm", "baddbmm", "addbmm", "mm", "bmm", "matmul", "dot", "mv", contracts=True, always=True)
-def matmul(run: Run, call: Call, out: Any) -> Outcome:
+def matmul(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Sum over one axis of two tensors; linear layers and attention alike."""
     name = call.name.removeprefix("aten::")
     if name not in ("addmm", "baddbmm", "mm", "bmm"):
@@ -204,7 +204,7 @@ def matmul(run: Run, call: Call, out: Any) -> Outcome:
     return combine(run, [out.shape, added.shape], [result, call.labels[0]], ndim)
 
 
-def _sides(run: Run, labels: Labels, inner: int) -> tuple[Tensor | None, list[Tensor]]:
+def _sides(run: LabelPass, labels: Labels, inner: int) -> tuple[Tensor | None, list[Tensor]]:
     """The labels along the summed axis as a vector, and the other layers."""
     found: Tensor | None = None
     rest: list[Tensor] = []
@@ -223,7 +223,7 @@ def _sides(run: Run, labels: Labels, inner: int) -> tuple[Tensor | None, list[Te
     return found, rest
 
 
-def _contract_pair(run: Run, a: Tensor | None, labels_a: Labels, b: Tensor | None, labels_b: Labels) -> None:
+def _contract_pair(run: LabelPass, a: Tensor | None, labels_a: Labels, b: Tensor | None, labels_b: Labels) -> None:
     if a is not None and b is not None:
         follower = None
         if labels_a.weight != labels_b.weight:
@@ -235,7 +235,9 @@ def _contract_pair(run: Run, a: Tensor | None, labels_a: Labels, b: Tensor | Non
         run.freeze(b, _FIXED if labels_b.weight else "is multiplied with an axis of fixed size")
 
 
-def _batched(run: Run, layers: list[Tensor], a: Tensor, labels_a: Labels, b: Tensor, labels_b: Labels) -> list[Tensor]:
+def _batched(
+    run: LabelPass, layers: list[Tensor], a: Tensor, labels_a: Labels, b: Tensor, labels_b: Labels
+) -> list[Tensor]:
     """Layers along the batch of a batched product must be there on both sides, or be tied along it."""
     batch_layers = [layer for layer in layers if varying(layer) == {0}]
     result = [layer for layer in layers if 0 not in varying(layer)]
@@ -251,7 +253,7 @@ def _batched(run: Run, layers: list[Tensor], a: Tensor, labels_a: Labels, b: Ten
 
 
 @rule("linear", contracts=True, always=True)
-def linear(run: Run, call: Call, out: Any) -> Outcome:
+def linear(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Only where a backend keeps the linear layer whole."""
     x, weight = call.tensors[:2]
     labels_x, labels_w = call.labels[:2]

@@ -8,7 +8,7 @@ from lcprune.graph.labels import Labels
 from lcprune.graph.rules.table import Call, Outcome, rule
 
 if TYPE_CHECKING:
-    from lcprune.graph.run import Run
+    from lcprune.graph.label_pass import LabelPass
 
 
 @rule(
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     *("new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zeros", "zeros_like"),
     always=True,
 )
-def uniform(run: Run, call: Call, out: Any) -> Outcome:
+def uniform(run: LabelPass, call: Call, out: Any) -> Outcome:
     """All elements are equal, so it does not matter which of them go; `zeros_like` follows the size of its model."""
     if call.name.endswith("_like"):
         return Labels(call.labels[0].layers, uniform=True)
@@ -24,6 +24,6 @@ def uniform(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("bernoulli", "rand", "rand_like", "randn", "randn_like", "randperm")
-def random(run: Run, call: Call, out: Any) -> Outcome:
+def random(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Random values are as good for one channel as for another."""
     return Labels(uniform=True)

@@ -11,7 +11,7 @@ from lcprune.graph.labels import Labels, pad_rank, varying
 from lcprune.graph.rules.table import Call, Outcome, no_arguments, rule
 
 if TYPE_CHECKING:
-    from lcprune.graph.run import Run
+    from lcprune.graph.label_pass import LabelPass
 
 
 # Element-wise operators that torch does not tag as such.
@@ -23,7 +23,7 @@ _UNTAGGED = (
 
 
 @rule("lcprune::elementwise", *_UNTAGGED, fixed=no_arguments)
-def elementwise(run: Run, call: Call, out: Any) -> Outcome:
+def elementwise(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Operands broadcast; layers along the same dimensions meet."""
     result = out if isinstance(out, Tensor) else call.tensors[0]
     if call.inplace:
@@ -32,7 +32,7 @@ def elementwise(run: Run, call: Call, out: Any) -> Outcome:
     return labels if isinstance(out, Tensor) else [labels] * len(list(out))
 
 
-def combine(run: Run, shapes: Sequence[Sequence[int]], labels: Sequence[Labels], ndim: int) -> Labels:
+def combine(run: LabelPass, shapes: Sequence[Sequence[int]], labels: Sequence[Labels], ndim: int) -> Labels:
     """The labels of an element-wise combination of tensors of rank `ndim` or less."""
     merged: list[tuple[Tensor, bool]] = []  # layer, and whether it labels weights alone
     for label in labels:
@@ -85,7 +85,7 @@ def _unlabelled(shape: Sequence[int], label: Labels, layer: Tensor, ndim: int) -
     return not any(varying(pad_rank(own, ndim)) & dims for own in label.layers)
 
 
-def _check_destination(run: Run, call: Call) -> None:
+def _check_destination(run: LabelPass, call: Call) -> None:
     """Writing labelled data in place into memory that has no labels: they cannot be followed from there."""
     target, own = call.tensors[0], call.labels[0]
     if call.name == "aten::copy_" or len(call.tensors) > 1:
@@ -99,7 +99,7 @@ def _check_destination(run: Run, call: Call) -> None:
 
 
 @rule("glu", "glu_jvp", fixed=no_arguments)
-def glu(run: Run, call: Call, out: Any) -> Outcome:
+def glu(run: LabelPass, call: Call, out: Any) -> Outcome:
     """The halves of an axis are multiplied with one another."""
     dim = call.arg(1, "dim", -1) % call.input.ndim
     layers = []

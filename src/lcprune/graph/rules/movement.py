@@ -15,14 +15,14 @@ from lcprune.graph.rules.elementwise import combine
 from lcprune.graph.rules.table import Call, Outcome, rule
 
 if TYPE_CHECKING:
-    from lcprune.graph.run import Run
+    from lcprune.graph.label_pass import LabelPass
 
 
 @rule(
     *("alias", "clone", "contiguous", "detach", "lift_fresh", "lift_fresh_copy", "_to_copy", "to"),
     *("dropout", "native_dropout", "resolve_conj", "view_as_real", "positive", "_conj"),
 )
-def identity(run: Run, call: Call, out: Any) -> Outcome:
+def identity(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Nothing moves."""
     return call.labels[0]
 
@@ -44,7 +44,7 @@ _TAKING = {
     *("diagonal", "movedim", "narrow", "permute", "select", "slice", "squeeze", "t", "transpose"),
     *("unfold", "unsqueeze", "unbind", "split", "split_with_sizes", "chunk", "tensor_split"),
 )
-def view_op(run: Run, call: Call, out: Any) -> Outcome:
+def view_op(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Run on a label tensor spread out with stride 0: no copy is made, and constant dimensions are seen at once."""
     count = len([tensor for tensor in tree_iter(out) if isinstance(tensor, Tensor)])
     layers: list[list[Tensor]] = [[] for _ in range(count)]
@@ -59,7 +59,7 @@ def view_op(run: Run, call: Call, out: Any) -> Outcome:
     return [replace(call.labels[0].moved(own), taken=some) for own, some in zip(layers, taken, strict=True)]
 
 
-def _taken(run: Run, call: Call, layers: list[list[Tensor]]) -> list[tuple[Taken, ...]]:
+def _taken(run: LabelPass, call: Call, layers: list[list[Tensor]]) -> list[tuple[Taken, ...]]:
     """For every output, what it takes by position out of the labelled axes."""
     position = _TAKING.get(call.name.removeprefix("aten::"))
     if position is None:
@@ -74,7 +74,7 @@ def _taken(run: Run, call: Call, layers: list[list[Tensor]]) -> list[tuple[Taken
 
 
 @rule("expand", always=True)
-def expand(run: Run, call: Call, out: Any) -> Outcome:
+def expand(run: LabelPass, call: Call, out: Any) -> Outcome:
     """As a view, remembering where one slice was spread."""
     spread = [layer.expand(call.input.shape) for layer in call.labels[0].layers]
     layers = [squeeze_strides(call.func(layer, *call.args[1:])) for layer in spread]
@@ -87,7 +87,7 @@ def _copied(call: Call, out: Any) -> frozenset[int]:
     return frozenset(dim for dim, length in enumerate(shape) if length == 1 and out.shape[dim] > 1)
 
 
-def _report_parts(run: Run, call: Call, layer: Tensor, parts: list[Tensor]) -> None:
+def _report_parts(run: LabelPass, call: Call, layer: Tensor, parts: list[Tensor]) -> None:
     """Equal parts of a labelled axis: units at the same offset go together, unless a trial says otherwise."""
     name = call.name.removeprefix("aten::")
     if name in ("split", "split_with_sizes", "chunk", "tensor_split") and len(parts) > 1:
@@ -103,7 +103,7 @@ def _report_parts(run: Run, call: Call, layer: Tensor, parts: list[Tensor]) -> N
 
 
 @rule("as_strided", "as_strided_copy", "resize", "set")
-def as_strided(run: Run, call: Call, out: Any) -> Outcome:
+def as_strided(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Only another memory layout of the same shape can be followed."""
     if tuple(out.shape) == tuple(call.input.shape) and call.input.numel() == out.numel() and call.inplace:
         return call.labels[0]
@@ -113,7 +113,7 @@ def as_strided(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy")
-def view(run: Run, call: Call, out: Any) -> Outcome:
+def view(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Merged dimensions are laid out; a dimension that is split leaves a grid."""
     layers = []
     for layer in call.labels[0].layers:
@@ -129,13 +129,13 @@ def view(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("flip")
-def flip(run: Run, call: Call, out: Any) -> Outcome:
+def flip(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Reversed along some dimensions."""
     return call.labels[0].moved([layer.flip(call.args[1]) for layer in call.labels[0].layers])
 
 
 @rule("roll")
-def roll(run: Run, call: Call, out: Any) -> Outcome:
+def roll(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Shifted along some dimensions; without dimensions, along the flattened tensor."""
     dims = call.arg(2, "dims", [])
     layers = []
@@ -153,7 +153,7 @@ def roll(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("repeat", "tile", always=True)
-def repeat(run: Run, call: Call, out: Any) -> Outcome:
+def repeat(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Copies side by side; where the labels are constant they stay so."""
     layers = []
     for layer in call.labels[0].layers:
@@ -167,7 +167,7 @@ def repeat(run: Run, call: Call, out: Any) -> Outcome:
     *("pixel_shuffle", "pixel_unshuffle", "native_channel_shuffle", "channel_shuffle", "im2col"),
     *("repeat_interleave", "rot90"),
 )
-def rearrange(run: Run, call: Call, out: Any) -> Outcome:
+def rearrange(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Anything else that copies elements to other places: run in full on one sample's labels."""
     layers = []
     for layer in call.labels[0].layers:
@@ -185,7 +185,7 @@ def rearrange(run: Run, call: Call, out: Any) -> Outcome:
     return call.labels[0].moved(layers)
 
 
-def _report_shuffle(run: Run, call: Call, layer: Tensor) -> None:
+def _report_shuffle(run: LabelPass, call: Call, layer: Tensor) -> None:
     """Shuffles lay the channels out as a grid."""
     dim = call.input.ndim - 3 if "pixel" in call.name else 1
     if layer.shape[dim] == 1 or "shuffle" not in call.name or "unshuffle" in call.name:
@@ -200,7 +200,7 @@ def _centre_of_patches(moved: Tensor, call: Call) -> Tensor:
 
 
 @rule("tril", "triu", uneven=True)
-def triangle(run: Run, call: Call, out: Any) -> Outcome:
+def triangle(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Half of a matrix is set to zero, by position."""
     layers = []
     for layer in call.labels[0].layers:
@@ -211,7 +211,7 @@ def triangle(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("cat", "concat", "concatenate", uneven=True)
-def cat(run: Run, call: Call, out: Any) -> Outcome:
+def cat(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Layers along the dimension are strung together; the others meet."""
     tensors = [tensor for tensor in call.args[0] if tensor.numel() or tensor.ndim == out.ndim]
     dim = call.arg(1, "dim", 0) % out.ndim
@@ -220,7 +220,7 @@ def cat(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("stack", uneven=True)
-def stack(run: Run, call: Call, out: Any) -> Outcome:
+def stack(run: LabelPass, call: Call, out: Any) -> Outcome:
     """A new dimension, then as `cat`."""
     dim = call.arg(1, "dim", 0) % out.ndim
     labels = [call.labels_of(tensor) for tensor in call.args[0]]
@@ -229,7 +229,7 @@ def stack(run: Run, call: Call, out: Any) -> Outcome:
     return _concatenate(run, shapes, labels, dim)
 
 
-def _concatenate(run: Run, shapes: Sequence[Sequence[int]], labels: list[Labels], dim: int) -> Labels:
+def _concatenate(run: LabelPass, shapes: Sequence[Sequence[int]], labels: list[Labels], dim: int) -> Labels:
     lengths, ndim = [shape[dim] for shape in shapes], len(shapes[0])
     along = [
         [layer for layer in label.layers if _belongs(layer, length, dim)]
@@ -277,7 +277,7 @@ def _spatial_pads(call: Call) -> Any:
 
 
 @rule("constant_pad_nd", uneven=True, fixed=_spatial_pads)
-def constant_pad(run: Run, call: Call, out: Any) -> Outcome:
+def constant_pad(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Padding of a labelled axis: channels without a weight behind them."""
     pads = list(call.args[1])
     layers = []
@@ -304,7 +304,7 @@ def constant_pad(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("index", "index_select", "gather", "embedding", "take", "take_along_dim")
-def index(run: Run, call: Call, out: Any) -> Outcome:
+def index(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Positions chosen by numbers kept elsewhere: a labelled axis that is indexed cannot be cut."""
     if call.name == "aten::index":
         return _index(run, call, out)
@@ -322,7 +322,7 @@ def index(run: Run, call: Call, out: Any) -> Outcome:
     return call.labels[0].moved(layers)
 
 
-def _index(run: Run, call: Call, out: Any) -> Outcome:
+def _index(run: LabelPass, call: Call, out: Any) -> Outcome:
     indices = list(call.args[1])
     dims = [dim for dim, chosen in enumerate(indices) if chosen is not None]
     ranks = [chosen.ndim for chosen in indices if chosen is not None]

@@ -12,10 +12,10 @@ from lcprune.graph.rules.elementwise import combine
 from lcprune.graph.rules.table import Call, Outcome, rule
 
 if TYPE_CHECKING:
-    from lcprune.graph.run import Run
+    from lcprune.graph.label_pass import LabelPass
 
 
-def _ride(run: Run, call: Call, x: Labels, riders: list[Tensor | None], shape: list[int]) -> Labels:
+def _ride(run: LabelPass, call: Call, x: Labels, riders: list[Tensor | None], shape: list[int]) -> Labels:
     """Per-channel tensors, reshaped to `shape` (with -1 for the channels), meet the labels of the input."""
     shapes: list[Sequence[int]] = [call.input.shape]
     labels = [x]
@@ -39,7 +39,7 @@ def _ride(run: Run, call: Call, x: Labels, riders: list[Tensor | None], shape: l
     mixes=True,
     fixed=lambda call: call.args[5:8],  # training, momentum, eps
 )
-def batch_norm(run: Run, call: Call, out: Any) -> Outcome:
+def batch_norm(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Scale, shift and statistics ride on dimension 1; in training mode the other dimensions are mixed."""
     shape = [1, -1] + [1] * (call.input.ndim - 2)
     uses_statistics = isinstance(call.arg(3, "running_mean"), Tensor) and call.arg(5, "training") is not True
@@ -54,7 +54,7 @@ def batch_norm(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("native_group_norm", "group_norm", mixes=True, fixed=lambda call: call.args[7:])
-def group_norm(run: Run, call: Call, out: Any) -> Outcome:
+def group_norm(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Equal cuts in every group; with one channel per group the number of groups is cut instead."""
     groups = call.arg(6, "group")
     channels = call.input.shape[1]
@@ -85,7 +85,7 @@ def group_norm(run: Run, call: Call, out: Any) -> Outcome:
     mixes=True,
     fixed=lambda call: [value for value in call.args[2:] if not isinstance(value, Tensor)],
 )
-def layer_norm(run: Run, call: Call, out: Any) -> Outcome:
+def layer_norm(run: LabelPass, call: Call, out: Any) -> Outcome:
     """The last dimensions share mean and variance; scale and shift ride on them."""
     count = len(call.args[1])
     x = call.labels[0]

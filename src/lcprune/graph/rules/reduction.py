@@ -12,7 +12,7 @@ from lcprune.graph.rules.elementwise import combine, elementwise
 from lcprune.graph.rules.table import Call, Outcome, no_arguments, rule
 
 if TYPE_CHECKING:
-    from lcprune.graph.run import Run
+    from lcprune.graph.label_pass import LabelPass
 
 # Their last output says where the others were found.
 _PLACES = ("aten::argmax", "aten::argmin", "aten::max", "aten::median", "aten::min", "aten::mode")
@@ -38,7 +38,7 @@ _DIM = {"aten::linalg_vector_norm": 2, "aten::norm": 2}
     ),
     mixes=True,
 )
-def reduce(run: Run, call: Call, out: Any) -> Outcome:
+def reduce(run: LabelPass, call: Call, out: Any) -> Outcome:
     """A reduced axis loses its labels; a grid that is reduced along one side is tied along it."""
     if len(call.tensors) > 1:  # max(a, b) of two tensors is element-wise
         return elementwise(run, call, out)
@@ -72,7 +72,7 @@ def _dims(call: Call) -> set[int]:
 
 
 @rule("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax", mixes=True, fixed=no_arguments)
-def softmax(run: Run, call: Call, out: Any) -> Outcome:
+def softmax(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Channels along the dimension share one sum."""
     dim = call.args[1] % call.input.ndim
     for layer in call.labels[0].layers:
@@ -82,7 +82,7 @@ def softmax(run: Run, call: Call, out: Any) -> Outcome:
 
 
 @rule("_weight_norm_interface", "_weight_norm", mixes=True)
-def weight_norm(run: Run, call: Call, out: Any) -> Outcome:
+def weight_norm(run: LabelPass, call: Call, out: Any) -> Outcome:
     """v * g / |v|: g rides along `dim`, the other dimensions share a norm."""
     vector, scale = call.tensors[:2]
     for layer in call.labels[0].layers:

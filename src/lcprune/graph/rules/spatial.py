@@ -8,7 +8,7 @@ from lcprune.graph.labels import varying
 from lcprune.graph.rules.table import Call, Outcome, plain_arguments, rule
 
 if TYPE_CHECKING:
-    from lcprune.graph.run import Run
+    from lcprune.graph.label_pass import LabelPass
 
 _SPATIAL = {
     1: "adaptive_avg_pool1d adaptive_max_pool1d avg_pool1d max_pool1d max_pool1d_with_indices reflection_pad1d "
@@ -25,7 +25,7 @@ _SPATIAL = {
 
 def _register(count: int) -> None:
     @rule(*_SPATIAL[count].split(), fixed=plain_arguments)
-    def spatial(run: Run, call: Call, out: Any) -> Outcome:
+    def spatial(run: LabelPass, call: Call, out: Any) -> Outcome:
         dims = range(call.input.ndim - count, call.input.ndim)
         layers = []
         for layer in call.labels[0].layers:

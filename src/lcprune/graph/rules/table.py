@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_iter
 from lcprune.graph.labels import Labels
 
 if TYPE_CHECKING:
-    from lcprune.graph.run import Run
+    from lcprune.graph.label_pass import LabelPass
 
 
 class Call:
@@ -70,7 +70,7 @@ def no_arguments(call: Call) -> Any:
 
 
 Outcome: TypeAlias = "Labels | Sequence[Labels] | None"
-Apply = Callable[["Run", Call, Any], Outcome]
+Apply = Callable[["LabelPass", Call, Any], Outcome]
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def find_rule(func: Any) -> Rule:
 
 
 @rule("lcprune::unknown", uneven=True)
-def _unknown(run: Run, call: Call, out: Any) -> Outcome:
+def _unknown(run: LabelPass, call: Call, out: Any) -> Outcome:
     for labels in call.labels:
         for layer in labels.layers:
             run.freeze(layer, f"operator {call.name} is not described")

@@ -19,7 +19,7 @@ from lcprune.errors import TuneError
 from lcprune.tune.distributed import World
 from lcprune.tune.evaluate import pick_device
 from lcprune.tune.fit import FitResult, fit_result, settled, training_settings
-from lcprune.tune.fleet.member import Member
+from lcprune.tune.fleet.member import FleetMember
 from lcprune.tune.fleet.run import Fleet, Looks, LostMembers
 from lcprune.tune.fleet.stack import Layout
 from lcprune.tune.interrupt import import_whole
@@ -135,7 +135,7 @@ def make_fleet(
         raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, folders))}")
     world = World(0, 1, where)
     members = [
-        Member(number, cut, Layout(original, plan), dataset, replace(own, seed=seed), folder, world)
+        FleetMember(number, cut, Layout(original, plan), dataset, replace(own, seed=seed), folder, world)
         for number, (cut, plan, own, seed, folder) in enumerate(zip(cuts, plans, recipes, seeds, places, strict=True))
     ]
     return Fleet(original, members, teacher, world, looks or {})

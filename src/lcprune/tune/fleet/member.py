@@ -17,14 +17,14 @@ from lcprune.tune.distributed import World
 from lcprune.tune.fleet.stack import Layout
 from lcprune.tune.fleet.step import FleetFeed, FleetStepper
 from lcprune.tune.recipe import Recipe
-from lcprune.tune.run import Run
+from lcprune.tune.training import Training
 
 if TYPE_CHECKING:
     from lcprune.tune.step import Stepper
 
 
 @dataclass
-class Kept:
+class KeptState:
     """A member's part of what the fleet's stepper keeps, under the names of a stepper of its own."""
 
     momentum: list[Tensor]
@@ -32,7 +32,7 @@ class Kept:
     correct: Tensor
 
 
-class Member(Run):
+class FleetMember(Training):
     """A run whose steps are done by the fleet. Everything between steps is that of `fit`, files included.
 
     Args:
@@ -70,7 +70,7 @@ class Member(Run):
         own = dict(self.model.named_parameters())
         momentum = [torch.zeros_like(own[name]) for name in self.trained_names if self.recipe.momentum]
         losses = torch.zeros(feed.steps, device=self.world.device)
-        self.stepper: Stepper = Kept(  # type: ignore[assignment]
+        self.stepper: Stepper = KeptState(  # type: ignore[assignment]
             momentum, losses, torch.zeros(1, dtype=torch.int64, device=self.world.device)
         )
         file = self._checkpoint_file()

@@ -15,7 +15,7 @@ from lcprune.errors import TuneError
 from lcprune.tune.checkpoint import Place
 from lcprune.tune.distributed import World
 from lcprune.tune.fleet.layers import fleet_network
-from lcprune.tune.fleet.member import Member
+from lcprune.tune.fleet.member import FleetMember
 from lcprune.tune.fleet.step import FleetFeed, FleetStepper
 from lcprune.tune.loop import Loop
 
@@ -53,7 +53,7 @@ class Fleet(Loop):
     def __init__(
         self,
         original: nn.Module,
-        members: Sequence[Member],
+        members: Sequence[FleetMember],
         teacher: nn.Module | None,
         world: World,
         looks: Looks,

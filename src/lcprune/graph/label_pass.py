@@ -29,7 +29,7 @@ from lcprune.graph.site import Site, current_site
 _LABELS = "_lcprune_labels"
 
 
-class Run(TorchDispatchMode):
+class LabelPass(TorchDispatchMode):
     """One forward pass with labels.
 
     Args:
@@ -168,7 +168,7 @@ class Run(TorchDispatchMode):
 
     def site(self) -> Site:
         """The places in the code that lead from `forward` to the operator that is running."""
-        return current_site(until=Run.forward.__code__)
+        return current_site(until=LabelPass.forward.__code__)
 
     def prepare(self, call: Call) -> Call:
         """Constants that the code keeps elsewhere join a network that runs on shapes alone."""

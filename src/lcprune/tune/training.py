@@ -25,7 +25,7 @@ from lcprune.tune.recipe import Recipe
 from lcprune.tune.step import Stepper
 
 
-class Run(Loop):
+class Training(Loop):
     """The state of one call of `fit`.
 
     Args:
