@@ -1,5 +1,5 @@
 # make demo   train, prune and compare a small network; writes runs/demo/report.html
-# make test   lint, format check, types, tests with coverage
+# make test   lint, format check, types, tests
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,14 +8,15 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format types unit docs clean help
+.PHONY: demo test lint format types unit coverage docs clean help
 help:
 	@echo "make demo    train, prune and compare a small network (under 3 minutes), report in runs/demo"
-	@echo "make test    lint + format check + types + tests with coverage"
+	@echo "make test    lint + format check + types + tests"
 	@echo "make lint    ruff check, ruff format --check"
 	@echo "make format  let ruff mend what it can"
 	@echo "make types   mypy"
 	@echo "make unit    the tests alone"
+	@echo "make coverage  the tests, with the lines that they do not reach (half as long again)"
 	@echo "make docs    the API reference, from the docstrings"
 	@echo "make clean   remove caches, build products and runs/demo (make clean-all: .venv too)"
 
@@ -52,7 +53,10 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term $(ARGS)
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+coverage:
+	$(MAKE) unit ARGS="--cov --cov-report=term $(ARGS)"
 
 docs: $(STAMP)
 	$(BIN)/python docs/make_reference.py

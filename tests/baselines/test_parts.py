@@ -15,7 +15,7 @@ from lcprune import data
 from lcprune.baselines.amc import Amc
 from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.baselines.reconstruction import greedy, lasso
-from lcprune.baselines.training import Feed, Training
+from lcprune.baselines.training import Feed, TrainingOptions
 from lcprune.baselines.units import put_back, zero_units
 from lcprune.select import Limits
 from lcprune.task import Task
@@ -192,4 +192,4 @@ def test_wrong_values_are_named() -> None:
     }.items():
         with pytest.raises(lcprune.ConfigError, match=next(iter(options))):
             lcprune.methods.make(method, options)
-    assert Training().travel(100) > 0
+    assert TrainingOptions().travel(100) > 0

@@ -98,7 +98,7 @@ def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
     }  # a part each
     for share in (60, 40):  # how its candidates were judged is said of each limit
         config = read_records(f"front/search/search-{share / 100:g}.jsonl")[0]["config"]
-        assert rows[f"lcp {share} %"]["recalibrate"] is config["search.recalibrate"]
+        assert rows[f"lcp {share} %"]["recalibrate"] is config["evaluation.recalibrate"]
     assert "recalibrate" not in rows["naive 40 %"]
     again = lcprune("pareto", "--out", "front", "--resume", "--no-report", "--json", "-q")
     assert again.code == 0, again.err

@@ -90,7 +90,7 @@ def test_a_machine_dies_in_the_middle_of_a_search(plain, digits, cluster, tmp_pa
     assert happened.is_set() and "died: its candidate is judged again" in caplog.text
     assert told(there.history) == told(here.history)
     assert there.plan.kept == here.plan.kept
-    assert lines(file) == 1 + search.total
+    assert lines(file) == 1 + search["pool"] + search["iterations"]
 
 
 @dataclass(eq=False)

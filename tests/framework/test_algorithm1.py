@@ -213,7 +213,7 @@ def test_a_round_that_fails_its_proof_leaves_what_was_found(plain, monkeypatch) 
         calls.append(verify(*args))
         return replace(calls[-1], ok=len(calls) < 2, max_error=0.5)
 
-    monkeypatch.setattr(lcprune, "verify", second_fails)
+    monkeypatch.setattr("lcprune.outcome.verify", second_fails)
     with pytest.raises(lcprune.PlanError, match=r"off by 0\.5") as caught:
         lcprune.prune_in_steps(plain.graph, tune=None, macs=[0.6, 0.4], method="naive", progress=False)
     assert len(caught.value.result.steps) == 2 and caught.value.result.model is not None

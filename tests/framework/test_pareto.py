@@ -183,7 +183,7 @@ def test_one_limit_is_no_list(plain, digits) -> None:
 
 def test_a_network_that_fails_its_proof_leaves_the_frontier(plain, digits, monkeypatch) -> None:
     wrong = lcprune.Verification(ok=False, max_error=0.5, scale=1.0, dtype="float64")
-    monkeypatch.setattr(lcprune, "verify", lambda *args: wrong)
+    monkeypatch.setattr("lcprune.outcome.verify", lambda *args: wrong)
     with pytest.raises(lcprune.PlanError, match=r"off by 0\.5") as caught:
         frontier(plain, digits)
     assert len(caught.value.result.curve("lcp")) == len(LIMITS)

@@ -131,7 +131,7 @@ def test_floor_and_width_are_passed_on(plain, digits) -> None:
 
 def test_surgery_that_is_not_exact_is_refused(plain, digits, monkeypatch) -> None:
     wrong = lcprune.Verification(ok=False, max_error=0.5, scale=1.0, dtype="float64")
-    monkeypatch.setattr(lcprune, "verify", lambda *args: wrong)
+    monkeypatch.setattr("lcprune.outcome.verify", lambda *args: wrong)
     with pytest.raises(lcprune.PlanError, match=r"off by 0\.5") as caught:
         lcprune.prune(plain.model, digits.example, macs=0.5, method="naive", progress=False)
     assert caught.value.result.plan.macs <= 0.5 * plain.graph.macs  # nothing is lost after a long search

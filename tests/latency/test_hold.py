@@ -93,7 +93,8 @@ def test_a_method_that_cannot_select_again_is_measured_once(plain, digits, prete
 
 def test_a_method_that_changes_weights_keeps_them(plain, digits, pretend) -> None:
     # The surgery is proved on the network that the method made.
-    result = prune(plain, digits, Latency("80%", backend=pretend()), "thinet", options={"images": 16})
+    thinet = lcprune.methods.make("thinet", {"images": 16})
+    result = prune(plain, digits, Latency("80%", backend=pretend()), thinet, data=digits.train)
     assert len(result.latency.attempts) == 1 and result.plan.meta["reconstructed"] > 0
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lcprune.baselines.scales import Scales, scales_of, select_scales
-from lcprune.baselines.training import Feed, Training, train
+from lcprune.baselines.training import Feed, TrainingOptions, train
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.task import Choice, Task
@@ -26,7 +26,7 @@ _WIDER = 4.0  # factor of lambda while only one side of the limit has been seen
 
 @methods.register("morphnet", needs_data=True)
 @dataclass(frozen=True)
-class MorphNet(Training, Method):
+class MorphNet(TrainingOptions, Method):
     """Shrink batch-norm scales by what they cost; lambda by bisection until the limit is met (Gordon et al. 2018).
 
     The penalty is lambda * sum over groups of (what one more unit costs, beside the units that are on) * (sum over

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lcprune.baselines.checkpoints import Checkpoint
-from lcprune.baselines.training import Feed, Training, optimizer_of, take_step, training_mode
+from lcprune.baselines.training import Feed, TrainingOptions, optimizer_of, take_step, training_mode
 from lcprune.baselines.units import put_back, zero_units
 from lcprune.errors import ConfigError, TuneError
 from lcprune.method import Method, methods
@@ -209,7 +209,7 @@ def _scores(method: SingleFilter, task: Task, model: nn.Module, walk: _Walk, rou
 def _tune(task: Task, model: nn.Module, method: SingleFilter, batches: Iterator[Any], rounds: int) -> None:
     if not method.tune_steps:
         return
-    optimizer = optimizer_of(model, Training(lr=method.lr, weight_decay=_DECAY))
+    optimizer = optimizer_of(model, TrainingOptions(lr=method.lr, weight_decay=_DECAY))
     with training_mode(model):
         for step, batch in zip(range(method.tune_steps), batches, strict=False):
             torch.manual_seed(mix(task.seed, rounds, step, 2))  # dropout

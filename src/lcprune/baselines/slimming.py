@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lcprune.baselines.scales import scales_of, select_scales
-from lcprune.baselines.training import Feed, Training, train
+from lcprune.baselines.training import Feed, TrainingOptions, train
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.task import Choice, Task
@@ -17,7 +17,7 @@ from lcprune.task import Choice, Task
 
 @methods.register("slimming", needs_data=True)
 @dataclass(frozen=True)
-class Slimming(Training, Method):
+class Slimming(TrainingOptions, Method):
     """Train with an l1 term on batch-norm scales, then cut the lowest of the whole network (Liu et al. 2017).
 
     Differs from the published set-up: begins with the trained network instead of training 160 epochs from scratch

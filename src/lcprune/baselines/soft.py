@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lcprune.baselines.training import Training, train
+from lcprune.baselines.training import TrainingOptions, train
 from lcprune.baselines.units import zero_units
 from lcprune.errors import ConfigError
 from lcprune.evaluate import collate, renew_statistics
@@ -19,7 +19,7 @@ from lcprune.task import Choice, Task
 
 @methods.register("soft", needs_data=True)
 @dataclass(frozen=True)
-class Soft(Training, Method):
+class Soft(TrainingOptions, Method):
     """Zero the shortest filters after each epoch, let them grow again in the next, cut at the end (He et al. 2018).
 
     The same share of every group goes, by the Euclidean length of its filters, as published.

@@ -29,7 +29,7 @@ from lcprune.tune.feed import mix
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingOptions:
     """SGD with Nesterov momentum; the learning rate falls to zero along a cosine.
 
     Attributes:
@@ -94,7 +94,7 @@ class Feed:
             yield pytree.tree_map(lambda leaf, index=index: leaf[index], (self.whole.inputs, self.whole.target))
 
 
-def optimizer_of(model: nn.Module, settings: Training) -> torch.optim.SGD:
+def optimizer_of(model: nn.Module, settings: TrainingOptions) -> torch.optim.SGD:
     """SGD over what wants a gradient, with its momentum there from the start, so that it can be checkpointed."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
@@ -133,7 +133,7 @@ def take_step(
 def train(
     task: Task,
     model: nn.Module,
-    settings: Training,
+    settings: TrainingOptions,
     name: str,
     penalty: Callable[[], Tensor] | None = None,
     after_epoch: Callable[[], object] | None = None,

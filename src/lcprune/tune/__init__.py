@@ -4,16 +4,16 @@ result = lcprune.tune.fit(model, data, lcprune.tune.recipe("finetune", epochs=30
 loss, accuracy = lcprune.tune.evaluate(model, data, "test")
 """
 
-from lcprune.tune.evaluate import Evaluation, evaluate, recalibrate
+from lcprune.tune.evaluate import SplitResult, evaluate, recalibrate
 from lcprune.tune.fit import FitResult, fit
 from lcprune.tune.fleet import LostMembers, fit_fleet
 from lcprune.tune.recipe import Recipe, recipe, recipes
 
 __all__ = [
-    "Evaluation",
     "FitResult",
     "LostMembers",
     "Recipe",
+    "SplitResult",
     "evaluate",
     "fit",
     "fit_fleet",

@@ -15,7 +15,7 @@ from lcprune.errors import TuneError
 from lcprune.tune.step import autocast
 
 
-class Evaluation(NamedTuple):
+class SplitResult(NamedTuple):
     """Mean cross entropy, and the share of images classified correctly (0 to 1)."""
 
     loss: float
@@ -43,7 +43,7 @@ def evaluate(
     device: str | torch.device | None = None,
     precision: str = "fp32",
     workers: int = 0,
-) -> Evaluation:
+) -> SplitResult:
     """Loss and accuracy on a split.
 
     Args:
@@ -75,7 +75,7 @@ def evaluate(
         correct = int(torch.stack(hits).sum())
     finally:
         model.train(training)
-    return Evaluation(float(total) / seen, correct / seen)
+    return SplitResult(float(total) / seen, correct / seen)
 
 
 @torch.no_grad()
