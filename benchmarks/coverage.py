@@ -101,7 +101,7 @@ def table(records: list[dict[str, Any]]) -> str:
         "`benchmarks/results/coverage.json` has every record. Detectors are measured without their box "
         "handling; features that a second stage reads stay. Records with an `export_s` and those of `timm:re*` were "
         "made on a quiet machine; the other timm ones are older, made while it was busy: their seconds say little. "
-        "Since then a trace makes one more trial cut, which no time here has in it.",
+        "Since then a trace makes two more trial cuts and `verify` runs on more inputs, which no time here has in it.",
         "",
         f"torch {torch.__version__}. Made by `python benchmarks/coverage.py`.",
         "",
