@@ -182,8 +182,9 @@ class _Comparison:
         """
         model = copy_with(smaller, lambda name, tensor: self._cast(tensor).clone())
         watch = Arithmetic()
-        for change in watch.watched(self.plan.changes):
-            set_number(model.get_submodule(change.module), change.attribute, change.index, change.new)
+        if smaller is self.fresh:  # the network that is checked keeps the numbers that it came with
+            for change in watch.watched(self.plan.changes):
+                set_number(model.get_submodule(change.module), change.attribute, change.index, change.new)
         run = Numbers(model)
         passes: dict[tuple[bool, int], tuple[list[Leaf] | Exception, list[Used]]] = {}
         for training in modes:

@@ -286,6 +286,25 @@ def test_number_changed_by_the_surgery_is_not_taken_for_a_size() -> None:
     assert not lcprune.verify(model, plan, x, pruned=changed).ok
 
 
+def test_number_that_did_not_follow_is_seen() -> None:
+    class Laid(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.width = 8
+            self.conv, self.out = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.conv(x).view(-1, self.width, 36).mean(2))
+
+    model, x = Laid(), torch.randn(2, 3, 8, 8)
+    _, plan = _half(model, x)
+    wrong = plan.apply(model)
+    assert wrong.width == 4 and lcprune.verify(model, plan, x, pruned=wrong).ok
+    wrong.width = 8
+    with pytest.raises(lcprune.PlanError, match="cannot be run"):
+        lcprune.verify(model, plan, x, pruned=wrong)
+
+
 @pytest.mark.parametrize("scaled", [lambda y, n: y * n**-0.5, lambda y, n: y / math.sqrt(n), lambda y, n: n * y])
 def test_width_that_the_code_also_computes_with_freezes_its_channels(scaled: Callable[[Tensor, int], Tensor]) -> None:
     class Scaled(nn.Module):

@@ -21,9 +21,8 @@ def keep_memory() -> None:
     """Ask the C library to keep freed memory, as servers' allocators do. Does nothing where there is no glibc.
 
     Otherwise glibc hands the top of its heap back and takes it again, at layers that depend on every other layer's
-    size. ResNet-56 with 64 images then takes 43,000 page faults per run, cut to half its multiply-adds 11,000, and both
-    none with this: a share of the time that says nothing about the network. There is no way to ask for the former
-    thresholds, so this stays for the life of the process.
+    size: thousands of page faults per run, more for one network than for another, that say nothing about either. There
+    is no way to ask for the former thresholds, so this stays for the life of the process.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
