@@ -100,11 +100,12 @@ def table(records: list[dict[str, Any]]) -> str:
         "",
         "- Input sizes are the smallest of 64, 96, 128 and the network's own that it accepts.",
         "- Detectors are measured without their box handling; features that a second stage reads stay.",
-        "- \"(smallest)\": the limit cannot be met, so the smallest network that keeps the floors was cut instead.",
-        "- \"(mixing)\": some groups share a normalisation or reduction over channels, where zero is not the same as absent.",
+        '- "(smallest)": the limit cannot be met, so the smallest network that keeps the floors was cut instead.',
+        '- "(mixing)": some groups share a normalisation or reduction over channels, '
+        "where zero is not the same as absent.",
         "- `benchmarks/coverage_models.txt` lists the networks; `benchmarks/results/coverage.json` has every record.",
-        "- Times: records with an `export_s` and those of `timm:re*` were made on a quiet machine. The other timm records "
-        "are older, made while it was busy: their seconds say little. Since then a trace makes two more trial cuts and "
+        "- Times: records with an `export_s` and those of `timm:re*` were made on a quiet machine. The other timm "
+        "records are older, made while it was busy: their seconds say little. Since then a trace makes two more trial cuts and "
         "`verify` runs on more inputs; no time here includes that.",
         "",
         f"torch {torch.__version__}. Made by `python benchmarks/coverage.py`.",
