@@ -105,8 +105,8 @@ def table(records: list[dict[str, Any]]) -> str:
         "where zero is not the same as absent.",
         "- `benchmarks/coverage_models.txt` lists the networks; `benchmarks/results/coverage.json` has every record.",
         "- Times: records with an `export_s` and those of `timm:re*` were made on a quiet machine. The other timm "
-        "records are older, made while it was busy: their seconds say little. Since then a trace makes two more trial cuts and "
-        "`verify` runs on more inputs; no time here includes that.",
+        "records are older, made while it was busy: their seconds say little. Since then a trace makes two more trial "
+        "cuts and `verify` runs on more inputs; no time here includes that.",
         "",
         f"torch {torch.__version__}. Made by `python benchmarks/coverage.py`.",
         "",
