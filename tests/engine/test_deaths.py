@@ -30,8 +30,8 @@ from lcprune.tune import fit, recipe
 from searching import searching_many
 
 SIGNALLED = Path(__file__).parents[1] / "signalled.py"
-# A dead machine refuses connections: Ray gives up on it after 0.7 s instead of 15 s. The timeout stays at Ray's 10 s, so
-# that a machine which is only slow to answer lives.
+# A dead machine refuses connections: Ray gives up on it after 0.7 s instead of 15 s. The timeout stays at Ray's 10 s,
+# so that a machine which is only slow to answer lives.
 NOTICE_SOON = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 300,
