@@ -65,10 +65,6 @@ class EngineError(LcpruneError):
     """Workers on other machines could not be reached, or died again and again."""
 
 
-class MirrorError(LcpruneError):
-    """A run folder on another file system could not be written."""
-
-
 class MissingDependencyError(LcpruneError):
     """An optional part of lcprune needs a package that is not installed."""
 

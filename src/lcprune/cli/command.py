@@ -129,7 +129,7 @@ def _merged(command: str, typed: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError("--resume needs --out FOLDER, the run to go on from")
         run = RunFolder.open(typed["out"])
         if run.command != command:
-            raise ConfigError(f"{run.place} was made by `lcprune {run.command}`, not by `lcprune {command}`")
+            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
         values.update(run.settings)
     if typed.get("config"):
         from_file = read_toml(typed["config"])

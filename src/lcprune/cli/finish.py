@@ -26,13 +26,11 @@ def tell(run: RunFolder, json_: bool, title: str = "", **more: Any) -> None:
     """Print the results: a table, or JSON with `results` and the folder."""
     rows = run.records("results")
     if json_:
-        print_json({"run": run.place, "results": rows, **more})
+        print_json({"run": str(run.path), "results": rows, **more})
         return
     if rows:
         from lcprune.report.tables import result_table
 
         print_table(title, *result_table(rows))
-    if run.file("report.html").is_file():
-        print(f"\nreport: {run.place.rstrip('/')}/report.html")
-    else:
-        print(f"\nrun folder: {run.place}")
+    page = run.file("report.html")
+    print(f"\nreport: {page}" if page.is_file() else f"\nrun folder: {run.path}")

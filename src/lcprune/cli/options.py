@@ -249,7 +249,7 @@ Out = Annotated[
     str | None,
     typer.Option(
         metavar="FOLDER",
-        help="The run folder, or s3://... and the like; a new one in runs/ by default.",
+        help="The run folder; a new one in runs/ by default.",
         rich_help_panel=RUN,
     ),
 ]

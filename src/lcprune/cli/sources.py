@@ -10,7 +10,6 @@ import typer
 
 from lcprune import study
 from lcprune.cli.command import UsageError, wrong_usage
-from lcprune.mirror import is_url
 from lcprune.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | Non
 
 def folder_setting(name: str, setting: str) -> Any:
     """A setting of the run folder called `name`; None if that is no folder."""
-    if not is_url(name) and not Path(name).is_dir():
+    if not Path(name).is_dir():
         return None
     with wrong_usage():
         return RunFolder.open(name).settings.get(setting)

@@ -17,7 +17,6 @@ from lcprune import models
 from lcprune.errors import LcpruneError, ModelError
 from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
-from lcprune.mirror import is_url
 from lcprune.plan import Plan
 from lcprune.runs import RunFolder
 from lcprune.storage import load
@@ -58,11 +57,11 @@ class Network:
             run: the new folder.
             pruned: whether the folder's plan is one of this network, rather than the plan it came with.
         """
-        again = pruned and self.plan is not None and self.run is not None
-        place = self.run.place if self.run is not None else ""
-        built = {"model": place if is_url(place) else str(Path(place).resolve())} if again else dict(self.built)
+        built = self.built
+        if pruned and self.plan is not None and self.run is not None:
+            built = {"model": str(self.run.path.resolve())}
         if run.writes:
-            write_json(run.file(NETWORK), built)
+            write_json(run.file(NETWORK), dict(built))
 
 
 def open_network(
@@ -88,7 +87,7 @@ def open_network(
     Raises:
         ModelError: there is no such network, or it cannot take such inputs.
     """
-    if is_url(name) or Path(name).is_dir():
+    if Path(name).is_dir():
         network = _from_folder(RunFolder.open(name), shape, device)
         _check_data(network, dataset)
         return network
@@ -132,12 +131,12 @@ def _looks_like_folder(name: str) -> bool:
 def _from_folder(run: RunFolder, shape: Sequence[int] | None, device: torch.device | str) -> Network:
     """A trained or pruned network from its folder: the network behind it is built first."""
     if not run.file(WEIGHTS).is_file():
-        raise ModelError(f"{run.place} holds no network ({WEIGHTS}); did the run finish?")
+        raise ModelError(f"{run.path} holds no network ({WEIGHTS}); did the run finish?")
     try:
         built = json.loads(run.file(NETWORK).read_text(encoding="utf-8"))
         spec = str(built["model"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise ModelError(f"{run.place} does not say which network it holds ({NETWORK} is missing or damaged)") from None
+        raise ModelError(f"{run.path} does not say which network it holds ({NETWORK} is missing or damaged)") from None
     base = open_network(spec, num_classes=built.get("num_classes"), shape=shape or built.get("input_shape"))
     if run.file(PLAN).is_file():
         model = load(run.path, base.model)
@@ -145,7 +144,7 @@ def _from_folder(run: RunFolder, shape: Sequence[int] | None, device: torch.devi
     else:
         model, plan = base.model, None
         models.load_weights(model, run.file(WEIGHTS))
-    return Network(run.place, model.to(device).eval(), base.example.to(device), plan, run, built)
+    return Network(str(run.path), model.to(device).eval(), base.example.to(device), plan, run, built)
 
 
 def _check_data(network: Network, dataset: Dataset | None) -> None:
