@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from lcprune.cli import options as o
-from lcprune.cli.command import sections, start_run
-from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.show import listen
 from lcprune.files import atomic_write
 from lcprune.limit import Limit
 from lcprune.runs import RunFolder
@@ -57,46 +54,14 @@ def compare(
 
       lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
     """
-    from lcprune.cli.machines import open_engine
-    from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
-    from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
-    from lcprune.study import Study, check_reachable, record_metric_error, trace_network
+    from lcprune.cli.studies import open_study
+    from lcprune.study import record_metric_error
 
-    check_names(methods, metric)
-    (search, evaluation), options = make_search(ctx), make_options(ctx, methods)
-    tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
-    listen(quiet)
-    where = pick_device(device)
-    if engine == "local":  # workers elsewhere find out for themselves
-        check_precision(where, tuning if tuning.epochs else None, evaluation)
-    dataset = need_data(data or folder_setting(model, "data"), "a comparison")
-    network = open_network(model, weights, num_classes, input_shape, dataset, where)
-    describe_source(ctx, network, dataset)
-    graph = trace_network(network)
-    check_reachable(graph, macs, None, min_keep, multiple_of)
-    with open_engine(ctx, search, whole=True) as (machines, search), start_run(ctx, "compare", model) as run:
-        study = Study(
-            run,
-            network,
-            dataset,
-            tuning if tuning.epochs else None,
-            search,
-            metric,
-            min_keep,
-            multiple_of,
-            not quiet,
-            options,
-            machines,
-            evaluation,
-        )
-        study.graph = graph
+    with open_study(ctx, methods, macs, "a comparison", whole=True) as study:
         grid(study, methods, macs, seeds)
         if true_loss:
             record_metric_error(study, [metric], true_loss)
-        write_tables(run)
-        if report:
-            write_run_report(run)
-    tell(run, json_)
+        write_tables(study.run)
 
 
 def grid(study: Study, methods: Sequence[str], macs: Sequence[Limit], seeds: int = 1) -> None:

@@ -55,7 +55,7 @@ def demo(
     """
     from lcprune.cli.prepare import check_precision, make_recipe, make_search
     from lcprune.cli.sources import need_data, pick_device
-    from lcprune.study import Study
+    from lcprune.study import Study, trace_network
 
     listen(quiet)
     changes = {**TUNING, **sections(ctx).get("tune", {})}
@@ -66,7 +66,8 @@ def demo(
     dataset = need_data(DATA, "the demo", seed)
     with _one_thread(), start_run(ctx, "demo", MODEL) as run:
         network = _trained(run, dataset, where, seed, not quiet)
-        study = Study(run, network, dataset, tuning, search, progress=not quiet, evaluation=evaluation)
+        graph = trace_network(network)
+        study = Study(run, network, graph, dataset, tuning, search, progress=not quiet, evaluation=evaluation)
         grid(study, METHODS, o.HALF_AND_QUARTER)
         _measure(study, seed)
         write_tables(run)

@@ -44,7 +44,7 @@ def train(
     """
     from lcprune.cli.prepare import check_precision, make_recipe
     from lcprune.cli.sources import describe_source, need_data, open_network, pick_device
-    from lcprune.study import ORIGINAL, epoch_rows, judge
+    from lcprune.study import ORIGINAL, cost_row, epoch_rows, judge
     from lcprune.tune import fit
 
     tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
@@ -77,10 +77,7 @@ def train(
                     "method": ORIGINAL,
                     "limit": None,
                     "seed": seed,
-                    "macs": int(graph.macs),
-                    "params": int(graph.params),
-                    "macs_share": 1.0,
-                    "params_share": 1.0,
+                    **cost_row(graph, graph),
                     "loss": loss,
                     "accuracy": accuracy,
                 },

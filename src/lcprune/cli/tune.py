@@ -50,8 +50,9 @@ def tune(
     """
     from lcprune.cli.prepare import check_precision, make_recipe
     from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
-    from lcprune.study import epoch_rows, judge, save_plain
+    from lcprune.study import WEIGHTS, epoch_rows, judge
     from lcprune.tune import fit
+    from lcprune.tune.checkpoint import save_weights
 
     tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
     listen(quiet)
@@ -82,7 +83,7 @@ def tune(
             if network.plan is not None:
                 lcprune.save(run.path, network.model, network.plan)
             else:
-                save_plain(run, network.model)
+                save_weights(run.file(WEIGHTS), network.model)
         if report and run.writes:
             write_run_report(run)
     if run.writes:
