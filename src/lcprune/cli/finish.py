@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from lcprune.cli.show import print_json, print_table
-from lcprune.errors import MissingDependencyError
 from lcprune.runs import RunFolder
-
-logger = logging.getLogger("lcprune")
 
 
 def write_run_report(run: RunFolder, title: str | None = None) -> None:
-    """Write `report.html` into the run's folder; a missing plotting package only costs the report."""
+    """Write `report.html` into the run's folder."""
     from lcprune.report import write_report
 
-    try:
-        write_report([run], run.file("report.html"), title)
-    except MissingDependencyError as error:
-        logger.warning("no report: %s", error)
+    write_report([run], run.file("report.html"), title)
 
 
 def tell(run: RunFolder, json_: bool, title: str = "", **more: Any) -> None:

@@ -13,13 +13,23 @@ from typing import Any
 
 from lcprune.errors import ConfigError
 from lcprune.files import atomic_write
+from lcprune.report.accuracy import before_after, frontier_macs, frontier_params, training
 from lcprune.report.figure import Figure
-from lcprune.report.figures import make_figures
+from lcprune.report.insides import latency, metric, schedule, search
 from lcprune.report.records import Records, Row, collect, summarise
 from lcprune.report.render import javascript, pictures, svg, write_figures
 from lcprune.report.tables import html_table, result_table
 from lcprune.report.theme import vega_config
 from lcprune.runs import CONFIG, ENVIRONMENT, RunFolder, version
+
+# In the order of the page.
+_FIGURES = (frontier_macs, frontier_params, before_after, schedule, search, metric, latency, training)
+
+
+def make_figures(records: Records) -> list[Figure]:
+    """Every figure for which there are records, in the order of the page."""
+    made = (draw(records) for draw in _FIGURES)
+    return [figure for figure in made if figure is not None]
 
 
 def write_report(
