@@ -67,7 +67,6 @@ class RunFolder:
 
         Args:
             path: the folder; must not exist or be empty.
-            command: what the job is.
             settings: its resolved configuration (plain values; nested mappings become sections).
             force: replace an existing run folder. Anything else that is in the way is never removed.
         """

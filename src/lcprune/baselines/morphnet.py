@@ -65,7 +65,7 @@ class MorphNet(TrainingOptions, Method):
     def choose(self, task: Task) -> Choice:
         untrained = scales_of(task.graph, task.graph.model, "morphnet")
         # A limit that cannot be met is refused before any training.
-        select_scales(task, untrained.numbers(), untrained.bare)
+        select_scales(task, untrained)
         bound = min(task.limits.bounds(task.graph.cost), key=lambda bound: bound.value / bound.full)
         steps = self.epochs * Feed(task, self.batch_size).steps
         sizes = task.graph.cost.sizes
@@ -92,7 +92,7 @@ class MorphNet(TrainingOptions, Method):
             strength = _next(weak, strong)
         assert best is not None
         _, model, scales = best
-        kept = select_scales(task, scales.numbers(), scales.bare)
+        kept = select_scales(task, scales)
         return Choice(kept, meta={"trainings": len(tried), "tried": tried, "epochs": self.epochs}, model=model)
 
 

@@ -96,7 +96,6 @@ def lasso(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64
     Args:
         gram: Z'Z (units, units).
         product: Z'y (units,).
-        count: how many to keep.
     """
     low, high = 0.0, float(np.abs(product).max()) or 1.0  # at `high` every coefficient is zero
     beta = _descend(gram, product, 0.0, np.ones(len(product)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def compare(
     ctx: typer.Context,
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,
@@ -31,7 +31,6 @@ def compare(
     epochs: o.Epochs = None,
     recipe: o.Recipe = "finetune",
     seeds: o.Seeds = 3,
-    true_loss: o.TrueLoss = 0,
     device: o.Device = "auto",
     engine: o.Engine = "local",
     address: o.Address = None,
@@ -55,12 +54,9 @@ def compare(
       lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
     """
     from lcprune.cli.studies import open_study
-    from lcprune.study import record_metric_error
 
     with open_study(ctx, methods, macs, "a comparison", whole=True) as study:
         grid(study, methods, macs, seeds)
-        if true_loss:
-            record_metric_error(study, [metric], true_loss)
         write_tables(study.run)
 
 

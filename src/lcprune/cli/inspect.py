@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def inspect(
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,

@@ -113,14 +113,6 @@ Model = Annotated[
     ),
 ]
 Data = Annotated[
-    str,
-    typer.Option(
-        metavar="DATA",
-        help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory.",
-        rich_help_panel=MODEL,
-    ),
-]
-OptionalData = Annotated[
     str | None,
     typer.Option(
         metavar="DATA",
@@ -218,10 +210,6 @@ Recipe = Annotated[str, typer.Option(help="Named training recipe.", rich_help_pa
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", rich_help_panel=RUN)]
 Seeds = Annotated[int, typer.Option(min=1, help="How many trials, with seeds 0, 1, ...", rich_help_panel=RUN)]
 BatchSizes = Annotated[Numbers, typer.Option(parser=_numbers, metavar="N,N", help="Batch sizes.", rich_help_panel=RUN)]
-TrueLoss = Annotated[
-    int,
-    typer.Option(min=0, help="Also measure the true loss difference of so many units per group.", rich_help_panel=RUN),
-]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.", rich_help_panel=RUN)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=RUN)]
 

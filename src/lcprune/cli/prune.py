@@ -15,7 +15,7 @@ from lcprune.cli.command import UsageError
 def prune(
     ctx: typer.Context,
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,
@@ -31,7 +31,6 @@ def prune(
     multiple_of: o.MultipleOf = None,
     epochs: Annotated[int, typer.Option(min=0, help="Tune the result for so many epochs.", rich_help_panel=o.RUN)] = 0,
     recipe: o.Recipe = "finetune",
-    true_loss: o.TrueLoss = 0,
     seed: o.Seed = 0,
     device: o.Device = "auto",
     engine: o.Engine = "local",
@@ -64,7 +63,7 @@ def prune(
     """
     from lcprune.cli.prepare import check_names
     from lcprune.cli.studies import open_study
-    from lcprune.study import make_network, record_metric_error
+    from lcprune.study import make_network
 
     limits = {name: some for name, some in (("macs", macs), ("params", params)) if some is not None}
     limits |= _latency(latency, batch, backend, latency_table)
@@ -76,14 +75,12 @@ def prune(
     with open_study(ctx, [method], [] if macs is None else [macs], why) as study:
         study.network.describe(study.run, pruned=True)
         study.keep(make_network(study, method, limits, seed))
-        if true_loss and study.dataset is not None:
-            record_metric_error(study, [metric], true_loss, seed)
 
 
 def pareto(
     ctx: typer.Context,
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,

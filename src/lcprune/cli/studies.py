@@ -24,9 +24,6 @@ def open_study(
     """The study that the options ask for; everything is checked before its folder is made. Ends with the report.
 
     Args:
-        ctx: with the options of the command.
-        methods: that will choose.
-        macs: the limits on MACs.
         why: what needs data; None if nothing does.
         whole: whole searches are shared out to machines, not the candidates of one.
     """

@@ -14,7 +14,7 @@ from lcprune.cli.show import listen
 def train(
     ctx: typer.Context,
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,

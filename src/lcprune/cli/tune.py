@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def tune(
     ctx: typer.Context,
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,
@@ -92,7 +92,7 @@ def tune(
 
 def evaluate(
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,

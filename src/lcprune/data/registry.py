@@ -71,8 +71,6 @@ def hold_out(dataset: Dataset, seed: int = 0, val: int | float | None = None) ->
     """Move part of the training images to the validation split, the same share of every class.
 
     Args:
-        dataset: with or without a validation split of its own.
-        seed: draws which images.
         val: as for `load`.
     """
     total = len(dataset.train)

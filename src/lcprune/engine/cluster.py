@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("lcprune")
 
+RETRIES = 3  # of a task whose process or machine died
+
 
 @dataclass(frozen=True, eq=False)
 class _Reference(Shared):
@@ -136,8 +138,6 @@ class RayEngine(Engine):
         *,
         names: Sequence[str] | None = None,
         gpus: float | None = None,
-        cpus: float | None = None,
-        retries: int = 3,
         title: str = "tasks",
         progress: bool = False,
     ) -> Iterator[tuple[int, Any]]:
@@ -145,15 +145,14 @@ class RayEngine(Engine):
         _send_user_modules()
         self.dismiss()  # tasks need the room that idle judges hold
         part = share(max(1, min(len(items), self.workers)), self.machines(), self.gpus)
-        cpus = part.cpus if cpus is None else cpus
         gpus = part.gpus if gpus is None or not part.gpus else gpus
         function: Any = ray.remote(run_task)
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": retries, "scheduling_strategy": "SPREAD"}
+        options = {"num_cpus": part.cpus, "num_gpus": gpus, "max_retries": RETRIES, "scheduling_strategy": "SPREAD"}
         labels = list(names) if names is not None else [f"task {index}" for index in range(len(items))]
         shared = ray.put(task)
         calls = {
             function.options(name=label, **options).remote(
-                shared, item, label, self.ear.queue, self._threads(int(cpus))
+                shared, item, label, self.ear.queue, self._threads(part.cpus)
             ): index
             for index, (item, label) in enumerate(zip(items, labels, strict=True))
         }
@@ -164,7 +163,7 @@ class RayEngine(Engine):
                     self.ear.listen()
                     for call in done:
                         index = calls.pop(call)
-                        result = _result(call, labels[index], retries)
+                        result = _result(call, labels[index])
                         bar.advance(last=labels[index])
                         yield index, result
         finally:
@@ -220,7 +219,7 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _result(call: Any, label: str, retries: int) -> Any:
+def _result(call: Any, label: str) -> Any:
     ray = import_ray()
     try:
         return ray.get(call)
@@ -230,7 +229,7 @@ def _result(call: Any, label: str, retries: int) -> Any:
         raise
     except ray.exceptions.RayError as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise EngineError(f"{label}: its process or machine died, and {retries} more did after it: {line}") from None
+        raise EngineError(f"{label}: its process or machine died, and {RETRIES} more did after it: {line}") from None
 
 
 def _send_user_modules() -> None:

@@ -43,11 +43,6 @@ class Crew:
 
     A worker that dies takes nothing along: Ray starts it again, where there is room, and its candidate goes to
     whoever is free. So a search goes on with fewer workers while a machine is missing, and with all when it is back.
-
-    Args:
-        count: of workers.
-        part: what each of them holds.
-        ear: hears what they say.
     """
 
     def __init__(self, count: int, part: Share, ear: LogListener) -> None:

@@ -20,8 +20,6 @@ class CrewEvaluator(Evaluator):
     """Losses of selections, computed elsewhere and remembered here; judges several candidates at the same time.
 
     Args:
-        graph: of the network.
-        loss_fn: of an output and a target.
         crew: gives the workers, started when they are first needed.
         case: reference of what they judge with.
         precision: what candidates are ranked in.

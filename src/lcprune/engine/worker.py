@@ -77,10 +77,7 @@ class Worker:
         """Loss of a selection, and the seconds spent preparing and evaluating it.
 
         Args:
-            name: of this worker, in logs.
-            queue: where its log lines go.
             case: reference of a `Case`, in a list, so that it is fetched only if it is not here yet.
-            selection: one bit per unit.
             exact: in true float32, whatever candidates are ranked in.
         """
         with speaking(queue, name):

@@ -45,9 +45,6 @@ def hold(
     """Measure a cut network; while it misses the limit, or leaves much of it unused, select again, a few times at most.
 
     Args:
-        clock: of the network before.
-        limit: on its latency.
-        kept: what was selected.
         cut: makes the plan and the smaller network.
         again: selects from the same ranking with at most so many MACs; None if this method cannot.
         keep: where the answer is written down.

@@ -63,7 +63,6 @@ def unwrap(stored: Any, source: str = "the state dict") -> dict[str, Tensor]:
 
     Args:
         stored: a state dict, possibly inside `{"state_dict": ...}` and with prefixed names.
-        source: what to call it in an error.
     """
     while isinstance(stored, Mapping) and not any(isinstance(value, Tensor) for value in stored.values()):
         inner = next((stored[key] for key in _WRAPPINGS if isinstance(stored.get(key), Mapping)), None)
@@ -128,11 +127,7 @@ def load_weights(
 
 
 def head_name(model: nn.Module) -> str:
-    """Name of the last linear layer (or, without one, the last convolution): the classifier.
-
-    Args:
-        model: a classification network.
-    """
+    """Name of the last linear layer (or, without one, the last convolution): the classifier."""
     for kind in (nn.Linear, nn.Conv2d):
         names = [name for name, module in model.named_modules() if isinstance(module, kind)]
         if names:

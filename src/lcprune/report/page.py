@@ -36,7 +36,6 @@ def write_report(
     runs: Sequence[RunFolder],
     path: str | os.PathLike[str],
     title: str | None = None,
-    figure_folder: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write the page, and its figures as PNG and SVG where the extra `figures` is installed.
 
@@ -44,7 +43,6 @@ def write_report(
         runs: where the records are.
         path: the HTML file.
         title: heading; the folders' names otherwise.
-        figure_folder: where the figures go; `figures` beside the page otherwise.
 
     Returns:
         The page's path.
@@ -59,7 +57,7 @@ def write_report(
     target = Path(path)
     drawn = {figure.name: svg(figure) for figure in figures} if pictures() else {}
     if drawn:
-        write_figures(drawn, Path(figure_folder) if figure_folder else target.parent / "figures")
+        write_figures(drawn, target.parent / "figures")
     with atomic_write(target) as temporary:
         temporary.write_text(page(records, figures, drawn), encoding="utf-8")
     return target
@@ -69,8 +67,6 @@ def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) 
     """The page as text.
 
     Args:
-        records: what it tells of.
-        figures: in their order.
         drawn: figures as SVG by name, for printers and browsers without scripts; may be empty.
     """
     title = html.escape(records.title)

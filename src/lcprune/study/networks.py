@@ -54,7 +54,6 @@ class Network:
         """Write into a new run folder how to build the network behind it.
 
         Args:
-            run: the new folder.
             pruned: whether the folder's plan is one of this network, rather than the plan it came with.
         """
         built = self.built
@@ -80,8 +79,6 @@ def open_network(
         weights: file of weights, or "pretrained".
         num_classes: outputs; those of `dataset` or the network's own if None.
         shape: of one input; that of `dataset` or the network's own if None.
-        dataset: what the network is for.
-        device: where to put it.
         seed: of weights that no file brings: the same command builds the same network.
 
     Raises:

@@ -46,8 +46,6 @@ class Stepper:
 
     Args:
         network: what is called (the model, or a wrapper of it such as DDP).
-        feed: gives the batches.
-        recipe: loss, precision and optimizer settings.
         groups: parameters and their base learning rates.
         teacher: the network to imitate, in evaluation mode, if any.
         capture: replay a CUDA graph. Parameters and buffers must stay where they are from then on.
