@@ -43,7 +43,7 @@ from lcprune.runs import RunFolder
 from lcprune.study import NetworkJob, Study, open_network, trace_network
 from lcprune.tune import recipe
 
-TRAIN = ("--set", "tune.batch_size=64", "--set", "tune.schedule=cosine")
+TRAIN = ("--set", "tune.batch_size=64", "--set", "tune.lr_decay=cosine")
 GRID_SEED = 100
 
 # The first entry is the paper's fine-tuning.

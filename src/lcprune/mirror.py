@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 logger = logging.getLogger("lcprune")
@@ -55,9 +54,7 @@ class Mirror:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from types import TracebackType
 from typing import Any
 
 logger = logging.getLogger("lcprune")
@@ -41,9 +40,7 @@ class Progress:
             self._task = self._bar.add_task(self.title, total=self.total, info="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         elif self.enabled and kind is None and self.done:

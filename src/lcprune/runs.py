@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from lcprune.errors import ConfigError
@@ -167,9 +166,7 @@ class RunFolder:
         logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: object) -> None:
         seconds = time.monotonic() - self._started
         if self._handler is not None:
             logger.removeHandler(self._handler)

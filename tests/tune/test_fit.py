@@ -32,7 +32,7 @@ def test_the_digits_are_learnt_to_97_percent() -> None:
     model = models.build("digits_resnet")
     dataset = data.load("digits")
     result = tune.fit(
-        model, dataset, tune.recipe("baseline", epochs=10, batch_size=64, schedule="cosine"), progress=False
+        model, dataset, tune.recipe("baseline", epochs=10, batch_size=64, lr_decay="cosine"), progress=False
     )
     assert result.finished and len(result.history) == 10
     assert tune.evaluate(model, dataset, "test").accuracy > 0.97

@@ -34,7 +34,7 @@ class MorphNet(TrainingOptions, Method):
     are the derivative of MACs by counts. It serves any limit: MACs, parameters, latency. The plan's meta says how many
     trainings the search for lambda took: that is the method's price.
 
-    Differs from the published set-up: begins with the trained network; which units are on is counted anew after each
+    Differs from the published set-up: begins with the trained network; which units are on is counted again after each
     epoch, not at each step; the last bit between the network found and the limit is taken or given by the order of the
     scales (published: whatever width comes out, and a uniform expansion afterwards); weights are kept and tuned
     (published: trained from scratch); groups without a normalisation stay whole.

@@ -69,7 +69,7 @@ class Reconstruction(Method):
                 bar.advance(layer=group.name)
                 if len(kept[position]) == group.size:
                     continue
-                readers = readers_of(graph, model, group)
+                readers = readers_of(model, group)
                 if readers:
                     seen = watch(readers, graph.model, model, batches, self.points, task.seed)
                     gram, product = _normal(readers, seen, group.size)

@@ -16,34 +16,14 @@ if TYPE_CHECKING:
     from lcprune.study import Study
 
 
+@o.also(o.STUDY)
 def compare(
     ctx: typer.Context,
     model: o.Model,
-    data: o.Data = None,
-    weights: o.Weights = None,
-    num_classes: o.NumClasses = None,
-    input_shape: o.InputShape = None,
     macs: o.ManyMacs = o.HALF_AND_QUARTER,
-    min_keep: o.MinKeep = 0.10,
-    multiple_of: o.MultipleOf = None,
     methods: o.Methods = o.THREE_METHODS,
-    metric: o.Metric = "l2",
     epochs: o.Epochs = None,
-    recipe: o.Recipe = "finetune",
     seeds: o.Seeds = 3,
-    device: o.Device = "auto",
-    engine: o.Engine = "local",
-    address: o.Address = None,
-    workers: o.Workers = None,
-    out: o.Out = None,
-    resume: o.Resume = False,
-    force: o.Force = False,
-    config: o.Config = None,
-    set_: o.Set = None,
-    report: o.Report = True,
-    json_: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,
 ) -> None:
     """Compare methods at the same limits: mean and standard deviation, as Markdown, CSV and LaTeX.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -254,3 +256,58 @@ Set = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.", rich_help_panel=RUN)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=RUN)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=RUN)]
+
+# Options that several commands have and read from their context: name -> (type, default).
+Group = Mapping[str, tuple[Any, Any]]
+NETWORK: Group = {
+    "data": (Data, None),
+    "weights": (Weights, None),
+    "num_classes": (NumClasses, None),
+    "input_shape": (InputShape, None),
+    "device": (Device, "auto"),
+}
+FOLDER: Group = {
+    "out": (Out, None),
+    "resume": (Resume, False),
+    "force": (Force, False),
+    "config": (Config, None),
+    "set_": (Set, None),
+    "report": (Report, True),
+    "json_": (Json, False),
+    "quiet": (Quiet, False),
+    "debug": (Debug, False),
+}
+STUDY: Group = {
+    **NETWORK,
+    "metric": (Metric, "l2"),
+    "min_keep": (MinKeep, 0.10),
+    "multiple_of": (MultipleOf, None),
+    "recipe": (Recipe, "finetune"),
+    "engine": (Engine, "local"),
+    "address": (Address, None),
+    "workers": (Workers, None),
+    **FOLDER,
+}
+
+
+def also(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: the command takes these options too, beside its own parameters."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(**{name: given[name] for name in own})
+
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for group in groups
+            for name, (kind, default) in group.items()
+        ]
+        everything = [*(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own.values()), *more]
+        run.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in everything}
+        return run
+
+    return add

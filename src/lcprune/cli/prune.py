@@ -12,13 +12,10 @@ from lcprune.cli import options as o
 from lcprune.cli.command import UsageError
 
 
+@o.also(o.STUDY)
 def prune(
     ctx: typer.Context,
     model: o.Model,
-    data: o.Data = None,
-    weights: o.Weights = None,
-    num_classes: o.NumClasses = None,
-    input_shape: o.InputShape = None,
     macs: o.Macs = None,
     params: o.Params = None,
     latency: o.Latency = None,
@@ -26,26 +23,9 @@ def prune(
     backend: o.Backend = "eager",
     latency_table: o.LatencyTable = None,
     method: o.Method = "lcp",
-    metric: o.Metric = "l2",
-    min_keep: o.MinKeep = 0.10,
-    multiple_of: o.MultipleOf = None,
     epochs: Annotated[int, typer.Option(min=0, help="Tune the result for so many epochs.", rich_help_panel=o.RUN)] = 0,
-    recipe: o.Recipe = "finetune",
     seed: o.Seed = 0,
-    device: o.Device = "auto",
-    engine: o.Engine = "local",
-    address: o.Address = None,
-    workers: o.Workers = None,
     asynchronous: o.Asynchronous = False,
-    out: o.Out = None,
-    resume: o.Resume = False,
-    force: o.Force = False,
-    config: o.Config = None,
-    set_: o.Set = None,
-    report: o.Report = True,
-    json_: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,
 ) -> None:
     """Cut a trained network down to a limit, and tune it if asked to.
 
@@ -69,6 +49,7 @@ def prune(
     limits |= _latency(latency, batch, backend, latency_table)
     if not limits:
         raise UsageError("no limit: say what the network may cost, e.g. --macs 50%, --params 0.4M or --latency 60%")
+    metric = ctx.params["metric"]
     check_names([method], metric)
     needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
     why = f"method {method!r} with metric {metric!r} and epochs={epochs}" if needs_data else None
@@ -77,13 +58,10 @@ def prune(
         study.keep(make_network(study, method, limits, seed))
 
 
+@o.also(o.STUDY)
 def pareto(
     ctx: typer.Context,
     model: o.Model,
-    data: o.Data = None,
-    weights: o.Weights = None,
-    num_classes: o.NumClasses = None,
-    input_shape: o.InputShape = None,
     macs: o.OptionalManyMacs = None,
     latency: o.ManyLatencies = None,
     batch: o.Batch = 1,
@@ -98,28 +76,11 @@ def pareto(
         ),
     ] = "sweep",
     methods: o.Methods = o.THREE_METHODS,
-    metric: o.Metric = "l2",
-    min_keep: o.MinKeep = 0.10,
-    multiple_of: o.MultipleOf = None,
     epochs: Annotated[
         int, typer.Option(min=0, help="Tune every network for so many epochs.", rich_help_panel=o.RUN)
     ] = 0,
-    recipe: o.Recipe = "finetune",
     seed: o.Seed = 0,
-    device: o.Device = "auto",
-    engine: o.Engine = "local",
-    address: o.Address = None,
-    workers: o.Workers = None,
     asynchronous: o.Asynchronous = False,
-    out: o.Out = None,
-    resume: o.Resume = False,
-    force: o.Force = False,
-    config: o.Config = None,
-    set_: o.Set = None,
-    report: o.Report = True,
-    json_: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,
 ) -> None:
     """Make a frontier: one search, networks at many limits, with naive and uniform beside them.
 
@@ -139,7 +100,7 @@ def pareto(
 
     if learn not in LEARN:
         raise UsageError(f"--learn {learn}: choose one of {', '.join(map(repr, LEARN))}")
-    check_names(methods, metric)
+    check_names(methods, ctx.params["metric"])
     strange = [method for method in methods if method not in FRONTIER_METHODS]
     if strange:
         raise UsageError(f"a frontier has the methods {', '.join(FRONTIER_METHODS)}, not {', '.join(strange)}")
@@ -154,12 +115,12 @@ def pareto(
             macs=macs,
             methods=[lcprune.LcP(study.search) if method == "lcp" else method for method in methods],
             learn=learn,
-            metric=metric,
-            min_keep=min_keep,
-            multiple_of=multiple_of,
+            metric=study.metric,
+            min_keep=study.min_keep,
+            multiple_of=study.multiple_of,
             seed=seed,
             run=lcprune.Job(folder, folder.exists(), study.engine),
-            progress=not quiet,
+            progress=study.progress,
             **timed,
         )
         jobs = [NetworkJob(ORIGINAL)]

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 import typer
 
 from lcprune.cli.command import sections, start_run
-from lcprune.cli.finish import tell, write_run_report
 from lcprune.cli.machines import open_engine
 from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
-from lcprune.cli.show import listen
+from lcprune.cli.show import listen, tell, write_run_report
 from lcprune.cli.sources import describe_source, folder_setting, need_data, open_data, open_network, pick_device
 from lcprune.limit import Limit
 from lcprune.study import Study, check_reachable, trace_network

@@ -139,20 +139,16 @@ class Dataset:
         return Batches(self, chosen, order, batch_size, torch.device(device), workers)
 
 
+@dataclass(frozen=True, eq=False)
 class Batches:
     """Iterable of (images, labels); see `Dataset.batches`."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        split: Split,
-        order: np.ndarray,
-        batch_size: int,
-        device: torch.device,
-        workers: int,
-    ) -> None:
-        self.dataset, self.split, self.order = dataset, split, order
-        self.batch_size, self.device, self.workers = batch_size, device, workers
+    dataset: Dataset
+    split: Split
+    order: np.ndarray
+    batch_size: int
+    device: torch.device
+    workers: int
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.batch_size)

@@ -68,11 +68,7 @@ def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: 
 
 
 def hold_out(dataset: Dataset, seed: int = 0, val: int | float | None = None) -> Dataset:
-    """Move part of the training images to the validation split, the same share of every class.
-
-    Args:
-        val: as for `load`.
-    """
+    """Move part of the training images to the validation split, the same share of every class; `val` as for `load`."""
     total = len(dataset.train)
     if val is None:
         if len(dataset.val):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lcprune.errors import ConfigError
@@ -41,9 +40,7 @@ class Engine(ABC):
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         return None
 
     def settle(self, search: Search) -> Search:

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -89,9 +89,7 @@ class RayEngine(Engine):
             )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         self._depth -= 1
         if self._depth:
             return
@@ -198,11 +196,7 @@ class RayEngine(Engine):
 
 
 def import_ray() -> Any:
-    """Ray, if it is installed.
-
-    Raises:
-        MissingDependencyError: it is not.
-    """
+    """Ray; where it is not installed, an error says how to get it."""
     try:
         import ray
     except ImportError:

@@ -132,11 +132,7 @@ def make_backend(name: str = "eager", device: str | torch.device | None = None) 
 
 
 def check_backend(name: str) -> str:
-    """The name, if there is such a backend.
-
-    Raises:
-        LatencyError: there is none.
-    """
+    """The name; refused where there is no such backend."""
     if name not in BACKENDS:
         raise LatencyError(f"there is no backend {name!r}; choose one of {', '.join(BACKENDS)}")
     return name

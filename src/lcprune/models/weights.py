@@ -59,11 +59,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def unwrap(stored: Any, source: str = "the state dict") -> dict[str, Tensor]:
-    """Take off what trainers put around a state dict.
-
-    Args:
-        stored: a state dict, possibly inside `{"state_dict": ...}` and with prefixed names.
-    """
+    """Take off what trainers put around a state dict: `{"state_dict": ...}`, prefixes of names."""
     while isinstance(stored, Mapping) and not any(isinstance(value, Tensor) for value in stored.values()):
         inner = next((stored[key] for key in _WRAPPINGS if isinstance(stored.get(key), Mapping)), None)
         if inner is None:

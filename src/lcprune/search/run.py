@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -105,28 +105,26 @@ class _Candidate:
     submitted: bool = False
 
 
+@dataclass(eq=False)
 class _Loop:
     """The state of one search: who was asked for, who was told."""
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        select: Callable[[FloatArray], Kept],
-        judges: Judges,
-        cost: Cost,
-        search: Search,
-        full_loss: float,
-        records: Records,
-        signed: bool,
-    ) -> None:
-        self.sampler, self.select, self.judges, self.cost = sampler, select, judges, cost
-        self.search, self.full_loss, self.records, self.signed = search, full_loss, records, signed
-        self.waiting: dict[int, _Candidate] = {}  # asked for and not told, in the order asked
-        self.told: list[Record] = []
-        self.naive = math.inf
-        self.best_at = 0
-        self.planning = 0.0
-        self.began = time.perf_counter() - max((record.seconds for record in records.replayed), default=0.0)
+    sampler: Sampler
+    select: Callable[[FloatArray], Kept]
+    judges: Judges
+    cost: Cost
+    search: Search
+    full_loss: float
+    records: Records
+    signed: bool
+    waiting: dict[int, _Candidate] = field(default_factory=dict)  # asked for and not told, in the order asked
+    told: list[Record] = field(default_factory=list)
+    naive: float = math.inf
+    best_at: int = 0
+    planning: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.began = time.perf_counter() - max((record.seconds for record in self.records.replayed), default=0.0)
 
     def ask(self) -> bool:
         """Ask for candidates where it is time to; False when the search is over."""

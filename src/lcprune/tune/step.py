@@ -31,8 +31,8 @@ class Part:
     Attributes:
         params: what the optimizer changes.
         momentum: one tensor per parameter, like it; none without momentum.
-        lr: learning rate before the schedule.
-        recipe: schedule and weight decay.
+        lr: learning rate at the start.
+        recipe: how the rate falls, and weight decay.
     """
 
     params: list[Tensor]

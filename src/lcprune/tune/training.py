@@ -28,11 +28,7 @@ METRICS = "metrics.jsonl"  # one record per epoch
 
 
 class Training(Loop):
-    """The state of one call of `fit`.
-
-    Args:
-        teacher: imitated when the recipe says so.
-    """
+    """The state of one call of `fit`."""
 
     def __init__(
         self,
