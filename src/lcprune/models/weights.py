@@ -104,7 +104,9 @@ def load_weights(
         for name in (f"{layer}.weight", f"{layer}.bias"):
             if name in own and name in tensors and own[name].shape != tensors[name].shape:
                 tensors[name] = own[name]
-    problems = [f"missing: {name} {tuple(own[name].shape)}" for name in own if _missing(name, tensors)]
+    # Old checkpoints lack the batch counter, which plays no part in what the network computes.
+    missing = [name for name in own if name not in tensors and not name.endswith("num_batches_tracked")]
+    problems = [f"missing: {name} {tuple(own[name].shape)}" for name in missing]
     problems += [f"not in the network: {name} {tuple(tensors[name].shape)}" for name in tensors if name not in own]
     problems += [
         f"shape: {name} is {tuple(own[name].shape)} in the network, {tuple(tensors[name].shape)} in the file"
@@ -129,11 +131,6 @@ def head_name(model: nn.Module) -> str:
         if names:
             return names[-1]
     raise ModelError(f"{type(model).__name__} has no linear layer or convolution that could be its classifier")
-
-
-def _missing(name: str, tensors: Mapping[str, Tensor]) -> bool:
-    # Old checkpoints lack the batch counter, which plays no part in what the network computes.
-    return name not in tensors and not name.endswith("num_batches_tracked")
 
 
 def _hint(model: nn.Module, problems: list[str]) -> str:

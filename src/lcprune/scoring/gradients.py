@@ -8,10 +8,9 @@ from contextlib import contextmanager
 import torch
 
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring.context import Context
 from lcprune.scoring.features import feature_maps, per_position, spread
 from lcprune.scoring.passes import batches, evaluating, total_loss
-from lcprune.scoring.registry import metrics
+from lcprune.scoring.registry import Context, metrics
 from lcprune.scoring.units import FloatArray, Key, members, rows, sum_units, tensor_of, wide
 
 

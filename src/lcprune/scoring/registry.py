@@ -12,11 +12,27 @@ import torch
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring.context import Context
 from lcprune.scoring.scores import Scores, checked, l2_normalised
 from lcprune.scoring.units import sum_filters, sum_units
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a metric may use beside the graph.
+
+    Attributes:
+        data: batches of (input, target), read once; an input is a tensor, or a tuple or dict of them.
+        loss_fn: (output, target) -> mean loss of the batch.
+        seed: for metrics that draw.
+        progress: whether to show a bar.
+    """
+
+    data: Iterable[Any] | None = None
+    loss_fn: Callable[[Any, Any], torch.Tensor] = torch.nn.functional.cross_entropy
+    seed: int = 0
+    progress: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from torch import nn
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring.context import Context
-from lcprune.scoring.registry import metrics
+from lcprune.scoring.registry import Context, metrics
 from lcprune.scoring.units import (
     FloatArray,
     members,

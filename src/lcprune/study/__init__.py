@@ -2,7 +2,7 @@
 
 from lcprune.study.job import ORIGINAL, NetworkJob
 from lcprune.study.jobs import make_network, run_jobs
-from lcprune.study.latency import latency_rows, record_latency
+from lcprune.study.latency import record_latency
 from lcprune.study.metric_error import record_metric_error
 from lcprune.study.networks import WEIGHTS, Network, open_network, trace_network
 from lcprune.study.reachable import check_reachable
@@ -19,7 +19,6 @@ __all__ = [
     "cost_row",
     "epoch_rows",
     "judge",
-    "latency_rows",
     "make_network",
     "open_network",
     "record_latency",

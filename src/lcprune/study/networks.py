@@ -90,7 +90,7 @@ def open_network(
         return network
     if num_classes is None and dataset is not None:
         num_classes = dataset.num_classes
-    if _looks_like_folder(name):
+    if ":" not in name and len(Path(name).parts) > 1:
         raise ModelError(f"there is no run folder {name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -119,10 +119,6 @@ def trace_network(network: Network) -> ChannelGraph:
 def _absolute(name: str) -> str:
     path, colon, function = name.rpartition(":")
     return f"{Path(path).resolve()}:{function}" if colon and path.endswith(".py") else name
-
-
-def _looks_like_folder(name: str) -> bool:
-    return ":" not in name and len(Path(name).parts) > 1
 
 
 def _from_folder(run: RunFolder, shape: Sequence[int] | None, device: torch.device | str) -> Network:
