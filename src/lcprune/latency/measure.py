@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lcprune import bf16
 from lcprune.errors import LatencyError
-from lcprune.latency.backends import Backend, make_backend
+from lcprune.latency.backends import Backend, device_name, make_backend
 from lcprune.latency.turns import Turns
 from lcprune.progress import Progress
 
@@ -84,7 +84,7 @@ def measure(
     runner = make_backend(backend, device) if isinstance(backend, str) else backend
     for model in models.values():
         bf16.refuse_network(model, runner.device, LatencyError)
-    label = torch.cuda.get_device_name(runner.device) if runner.device.type == "cuda" else str(runner.device)
+    label = device_name(runner.device) if runner.device.type == "cuda" else str(runner.device)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     records: list[LatencyRecord] = []
     with _lent(models, runner.device), Progress("latency", len(batch_sizes) * rounds, enabled=progress) as bar:
