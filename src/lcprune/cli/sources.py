@@ -10,6 +10,7 @@ import typer
 
 from lcprune import study
 from lcprune.cli.command import UsageError, wrong_usage
+from lcprune.errors import first_line
 from lcprune.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -68,6 +69,6 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise UsageError(f"--device {name}: {reason}; --device auto takes what there is") from None
     return device

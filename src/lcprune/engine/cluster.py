@@ -21,7 +21,7 @@ from lcprune.engine.evaluator import CrewEvaluator
 from lcprune.engine.shares import default_workers, share
 from lcprune.engine.voices import LogListener
 from lcprune.engine.worker import Case, run_task
-from lcprune.errors import EngineError, MissingDependencyError
+from lcprune.errors import EngineError, MissingDependencyError, first_line
 from lcprune.evaluate import Evaluation
 from lcprune.progress import Progress
 
@@ -74,8 +74,7 @@ class RayEngine(Engine):
                 ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 where = f"at {self.address!r}" if self.address else "on this machine"
-                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise EngineError(f"no Ray cluster could be reached or started {where}: {line}") from error
+                raise EngineError(f"no Ray cluster could be reached or started {where}: {first_line(error)}") from error
             self._ours = True
         self._depth += 1
         if self._depth == 1:
@@ -222,7 +221,7 @@ def _result(call: Any, label: str) -> Any:
             raise error.cause from error  # which has the story of what happened there
         raise
     except ray.exceptions.RayError as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        line = first_line(error)
         raise EngineError(f"{label}: its process or machine died, and {RETRIES} more did after it: {line}") from None
 
 

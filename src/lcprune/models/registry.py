@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.errors import ModelError
+from lcprune.errors import ModelError, first_line
 from lcprune.models.mobilenet import MobileNetV2
 from lcprune.models.resnet import ResNet
 from lcprune.models.vgg import VGG
@@ -175,7 +175,7 @@ def call_file(spec: str, offered: Mapping[str, Any], error: type[Exception] = Mo
 
 def _where(problem: Exception, file: Path) -> str:
     """An error of a user's file in one line: what, and the last line of that file that was running."""
-    text = str(problem).strip().split("\n")[0][:300]
+    text = first_line(problem)
     if isinstance(problem, SyntaxError):  # names the file and the line itself
         return f"SyntaxError: {text}"
     here = file.resolve()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune import models
-from lcprune.errors import LcpruneError, ModelError
+from lcprune.errors import LcpruneError, ModelError, first_line
 from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
 from lcprune.plan import Plan
@@ -162,7 +162,6 @@ def _try(model: nn.Module, example: Tensor, name: str) -> Any:
         raise
     except Exception as error:
         shape = "x".join(map(str, example.shape[1:]))
-        reason = str(error).strip().split("\n")[0][:200]
         raise ModelError(
-            f"{name} cannot take inputs of {shape}: {reason}\nchoose other data, or say another input_shape"
+            f"{name} cannot take inputs of {shape}: {first_line(error)}\nchoose other data, or say another input_shape"
         ) from None
