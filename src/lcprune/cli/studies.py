@@ -52,14 +52,14 @@ def open_study(
             graph,
             dataset,
             tuning,
-            search,
-            given["metric"],
-            min_keep,
-            multiple_of,
-            not given["quiet"],
-            options,
-            engine,
-            evaluation,
+            search=search,
+            metric=given["metric"],
+            min_keep=min_keep,
+            multiple_of=multiple_of,
+            progress=not given["quiet"],
+            options=options,
+            engine=engine,
+            evaluation=evaluation,
         )
         if given["report"]:
             write_run_report(run)

@@ -7,7 +7,6 @@ the network is complete, and holds its records; the study adds these in the orde
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import tempfile
@@ -17,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from lcprune.engine import LocalEngine, RayEngine
-from lcprune.engine.worker import own_device
+from lcprune.engine.worker import moved, own_device
 from lcprune.errors import TuneError
 from lcprune.files import write_json
 from lcprune.mirror import Mirror
@@ -125,18 +122,12 @@ def _outcome(run: RunFolder, job: NetworkJob) -> dict[str, Any] | None:
 
 def _pack(study: Study) -> Study:
     """The study, ready to travel: on the CPU, without a folder."""
-    return _moved(replace(study, run=None, engine=LocalEngine()), "cpu")  # type: ignore[arg-type]
+    return _moved(replace(study, run=None, engine=LocalEngine()), torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def _moved(study: Study, device: torch.device | str) -> Study:
-    network, graph = study.network, study.graph
-    model = network.model if network.example.device == torch.device(device) else copy.deepcopy(network.model).to(device)
-    inputs = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), graph.example_inputs)
-    return replace(
-        study,
-        network=replace(network, model=model, example=network.example.to(device), run=None),
-        graph=replace(graph, model=model, example_inputs=inputs),
-    )
+def _moved(study: Study, device: torch.device) -> Study:
+    graph, example = moved(study.graph, device), study.network.example.to(device)
+    return replace(study, network=replace(study.network, model=graph.model, example=example, run=None), graph=graph)
 
 
 def _work(item: tuple[Any, Any, NetworkJob]) -> dict[str, Any]:
