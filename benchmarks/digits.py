@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune.files import atomic_write, write_json
+from lcprune.report.figure import concat, field, layer
 
 METHODS = ("lcp", "naive", "uniform")
 RESULTS = Path(__file__).parent / "results" / "digits.json"
@@ -123,7 +124,7 @@ ORDER = (("lcp", "naive"), ("naive", "uniform"), ("lcp", "uniform"))
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """One panel per network: loss difference on held-out images against MACs, every seed a faint line."""
-    import altair as alt
+    import vl_convert
 
     rows = [
         {"network": run["network"], "seed": run["seed"], "images": name, **point, "difference": point[where]}
@@ -131,34 +132,31 @@ def plot(results: dict[str, Any], path: Path) -> None:
         for point in run["points"]
         for where, name in (("train", "training images"), ("held_out", "held-out images"))
     ]
-    colours = alt.Scale(domain=list(METHODS), range=["#0b6e4f", "#d97706", "#6b7280"])
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X(
-            "limit:Q",
-            title="MACs, share of the network",
-            axis=alt.Axis(format="%", values=[0.2, 0.3, 0.5, 0.7]),
-        ),
-        color=alt.Color("method:N", scale=colours, title=None),
-    )
+    colours = {"domain": list(METHODS), "range": ["#0b6e4f", "#d97706", "#6b7280"]}
+    axis = {"format": "%", "values": [0.2, 0.3, 0.5, 0.7]}
+    shared = {
+        "x": field("limit:Q", title="MACs, share of the network", axis=axis),
+        "color": field("method:N", scale=colours, title=None),
+    }
     title = "|L(full) − L(pruned)|"
-    lines = base.mark_line(opacity=0.25, strokeWidth=1).encode(
-        y=alt.Y("difference:Q", title=title, scale=alt.Scale(type="symlog", constant=0.1)), detail="seed:N"
-    )
-    means = base.mark_line(point=alt.OverlayMarkDef(size=28), strokeWidth=2).encode(
-        y=alt.Y("mean(difference):Q", title=title)
-    )
-    chart = (
-        alt.layer(lines, means)
-        .properties(width=170, height=150)
-        .facet(
-            column=alt.Column("network:N", title=None, sort=list(digit_networks.NETWORKS)),
-            row=alt.Row("images:N", title=None, sort=["training images", "held-out images"]),
-        )
-        .configure_view(stroke="#e5e7eb")
-        .configure_axis(gridColor="#f3f4f6", labelColor="#374151", titleColor="#374151", titleFontWeight="normal")
+    single = field("difference:Q", title=title, scale={"type": "symlog", "constant": 0.1})
+    mean = field("difference:Q", title=title, aggregate="mean")
+    layers = [
+        layer("line", {**shared, "y": single, "detail": field("seed:N")}, opacity=0.25, strokeWidth=1),
+        layer("line", {**shared, "y": mean}, point={"size": 28}, strokeWidth=2),
+    ]
+    ink = {"gridColor": "#f3f4f6", "labelColor": "#374151", "titleColor": "#374151", "titleFontWeight": "normal"}
+    spec = concat(
+        data={"values": rows},
+        facet={
+            "column": field("network:N", title=None, sort=list(digit_networks.NETWORKS)),
+            "row": field("images:N", title=None, sort=["training images", "held-out images"]),
+        },
+        spec={"width": 170, "height": 150, "layer": layers},
+        config={"view": {"stroke": "#e5e7eb"}, "axis": ink},
     )
     with atomic_write(path) as temporary:
-        chart.save(str(temporary), format="svg")
+        temporary.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
 
 
 def main() -> None:

@@ -40,10 +40,10 @@ from lcprune.errors import TuneError
 from lcprune.evaluate import Evaluation
 from lcprune.files import write_json
 from lcprune.runs import RunFolder
-from lcprune.study import Study, open_network, trace_network
+from lcprune.study import NetworkJob, Study, open_network, trace_network
 from lcprune.tune import recipe
 
-TRAIN = ("--set", "tune.batch_size=64", "--set", "tune.schedule=cosine")
+TRAIN = ("--set", "tune.batch_size=64", "--set", "tune.lr_decay=cosine")
 GRID_SEED = 100
 
 # The first entry is the paper's fine-tuning.
@@ -98,10 +98,9 @@ def compute(cell: Cell) -> dict[str, Any]:
     with run:
         tuning = recipe("finetune", epochs=cell.epochs, **cell.tuning)
         how = {"evaluation": Evaluation(recalibrate=False), "options": {cell.method: cell.options}}  # the paper's LcP
-        study = Study(run, network, dataset, tuning, progress=False, **how)
-        study.graph = trace_network(network)  # before the clock starts
+        study = Study(run, network, trace_network(network), dataset, tuning, progress=False, **how)
         try:
-            row = study.cut(cell.method, {"macs": 0.5}, cell.seed)
+            row = study.make(NetworkJob(cell.method, {"macs": 0.5}, cell.seed))
         except TuneError as error:  # a setting under which the training fails is one not to choose
             if cell.test:
                 raise

@@ -29,7 +29,7 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from lcprune import data, models, tune
-from lcprune.data.augment import crop_and_flip
+from lcprune.data.augment import draw, gather, pad_images
 from lcprune.files import write_json
 from lcprune.tune.feed import make_feed
 from lcprune.tune.step import Stepper
@@ -71,6 +71,7 @@ def plain(name: str, dataset: data.Dataset, recipe: tune.Recipe, device: torch.d
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, nesterov=True)
     assert isinstance(dataset.train, data.ArraySplit)
     images, labels = dataset.train.images.to(device), dataset.train.labels.to(device)
+    padded = pad_images(images, dataset.augmentation.pad)
     mean = torch.tensor(dataset.mean, device=device).view(1, 3, 1, 1)
     std = torch.tensor(dataset.std, device=device).view(1, 3, 1, 1)
     generator = torch.Generator().manual_seed(0)
@@ -79,7 +80,8 @@ def plain(name: str, dataset: data.Dataset, recipe: tune.Recipe, device: torch.d
     def run(steps: int) -> None:
         for _ in range(steps):
             index = torch.randint(len(labels), (recipe.batch_size,), generator=generator).to(device)
-            batch = crop_and_flip(images[index], dataset.augmentation, generator)
+            drawn = draw(len(index), dataset.augmentation, generator).to(images.device)
+            batch = gather(padded, index, drawn, *images.shape[1:3])
             inputs = (batch.permute(0, 3, 1, 2).contiguous().float() / 255 - mean) / std
             optimizer.zero_grad()
             with torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):

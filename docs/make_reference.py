@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import lcprune
+from lcprune.scoring import Metrics
 
 TARGET = Path(__file__).with_name("reference.md")
 ROOMS: tuple[tuple[str, Any, tuple[str, ...] | None], ...] = (
     ("lcprune", lcprune, None),
     ("lcprune.methods", lcprune.methods, ("get", "make", "names", "register", "Choice", "Method", "Task")),
-    ("lcprune.metrics", lcprune.metrics, tuple(name for name in vars(type(lcprune.metrics)) if name[0] != "_")),
+    ("lcprune.metrics", lcprune.metrics, (*(name for name in vars(Metrics) if name[0] != "_"), "Context", "Metric")),
     ("lcprune.baselines", lcprune.baselines, None),
     ("lcprune.models", lcprune.models, ("build", "example_input", "input_shape", "names", "load_weights")),
     ("lcprune.data", lcprune.data, ("load", "digits", "Dataset", "from_arrays")),

@@ -100,19 +100,6 @@ def test_frontiers() -> None:
         assert candidates == f"{statistics.median(entry['candidates'] for entry in mine):,.0f}"
 
 
-def test_redraws() -> None:
-    import redraw
-
-    found = record("results/redraw.json")
-    assert found["summary"] == redraw.summary(found["rows"]) and len(found["rows"]) == 27
-    for way, named in (("three", "`redraw=3`"), ("ten", "`redraw=10` |"), ("same", "`redraw=10`, fewer")):
-        one = found["summary"][way]
-        numbers = [f"{one['median']:.2f}", f"{one['better']} of 27", f"{one['worse']} of 27", f"{one['networks']:.0f}"]
-        assert row(METHOD, named) == numbers
-    judged = statistics.mean(entry["off"]["networks"] for entry in found["rows"])
-    assert f"judges {judged:.0f} networks on average" in METHOD
-
-
 def test_objectives_after_tuning() -> None:
     import objective
 

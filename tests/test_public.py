@@ -96,7 +96,7 @@ def test_no_command_needs_pytorch_to_show_its_options() -> None:
 # -- what is installed -----------------------------------------------------------------------------------------------
 
 # Packages of extras, and what PyTorch brings along.
-OPTIONAL = {"accelerate", "cmaes", "fsspec", "onnx", "onnxruntime", "onnxscript", "PIL", "ray", "timm", "torchvision"}
+OPTIONAL = {"onnx", "onnxruntime", "onnxscript", "PIL", "ray", "timm", "torchvision"}
 OPTIONAL |= {"triton", "vl_convert"}
 
 

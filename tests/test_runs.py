@@ -62,7 +62,7 @@ def test_the_log_tells_how_a_run_ended_and_an_interruption_where_to_go_on(tmp_pa
         logging.getLogger("lcprune").info("half way")
     with pytest.raises(Interrupted) as caught, run:
         raise KeyboardInterrupt
-    assert caught.value.path == run.place == str(run.path)
+    assert caught.value.path == str(run.path)
     log = run.file("log.txt").read_text()
     assert "half way" in log and "done after" in log and "stopped by KeyboardInterrupt" in log
 

@@ -242,7 +242,7 @@ def _selections(scale: Scale, limit: float) -> Iterator[tuple[str, dict[str, Any
 def _best(scale: Scale) -> Iterator[Cell]:
     """What can be added to the paper's recipe at half the MACs; judged on validation images only."""
     limit, network = 0.5, scale.network
-    better = {"epochs": scale.long, "schedule": "cosine", "lr": 0.05}
+    better = {"epochs": scale.long, "lr_decay": "cosine", "lr": 0.05}
     distil = {"distill": 0.5, "temperature": 4.0}
     sources = {
         "sweep": (f"{network}/sweep/l2/1", "lcp"),

@@ -12,7 +12,7 @@ from typing import Any
 from lcprune.files import atomic_write
 from lcprune.report import Figure, Records
 from lcprune.report.accuracy import frontier_macs, frontier_params
-from lcprune.report.figure import altair
+from lcprune.report.figure import concat, field, layer, tip
 from lcprune.report.insides import metric, schedule, search
 from lcprune.report.render import svg
 from lcprune.report.theme import method_scale
@@ -139,10 +139,17 @@ def figure_objectives(store: Store) -> Made:
     rows = store.rows("objective")
     if not rows:
         return None
-    alt = altair()
     wanted = ("cut loss", "recalibrated loss", "recalibrated distance")
     shown = [n for n in objectives.objectives_of(rows) if n in wanted or (n.startswith("step") and n.endswith("loss"))]
-    colours = alt.Scale(**method_scale(row["method"].split("-")[0] for row in rows))
+    log = {"type": "log", "nice": False, "padding": 8}
+    ticks = {"tickCount": 4, "format": "~g", "grid": False}
+    encoding = {
+        "x": field("said:Q", title=None, scale=log, axis=ticks),
+        "y": field("accuracy:Q", title="validation accuracy (%)", scale={"zero": False}),
+        "color": field("kind:N", title=None, scale=method_scale(row["method"].split("-")[0] for row in rows)),
+        "tooltip": [tip("selection:N"), tip("said:Q", form=".4g"), tip("accuracy:Q", form=".2f")],
+    }
+    dots = layer("point", encoding, filled=True, size=55, opacity=0.85)
     charts = []
     for limit in sorted({row["limit"] for row in rows}, reverse=True):
         line = []
@@ -159,26 +166,11 @@ def figure_objectives(store: Store) -> Made:
             ]
             rho = objectives.correlate([r for r in rows if r["limit"] == limit], name, "val_accuracy", 1)["rho"]
             told = "" if rho is None else f" ({rho:+.2f})"
-            line.append(
-                alt.Chart(alt.Data(values=points), title=f"{percent(limit)} %: {name}{told}")
-                .mark_point(filled=True, size=55, opacity=0.85)
-                .encode(
-                    x=alt.X("said:Q", title=None, scale=alt.Scale(type="log", nice=False, padding=8)).axis(
-                        tickCount=4, format="~g", grid=False
-                    ),
-                    y=alt.Y("accuracy:Q", title="validation accuracy (%)", scale=alt.Scale(zero=False)),
-                    color=alt.Color("kind:N", title=None, scale=colours),
-                    tooltip=[
-                        "selection:N",
-                        alt.Tooltip("said:Q", format=".4g"),
-                        alt.Tooltip("accuracy:Q", format=".2f"),
-                    ],
-                )
-                .properties(width=250, height=190)
-            )
-        charts.append(alt.hconcat(*line))
+            title = f"{percent(limit)} %: {name}{told}"
+            line.append({"data": {"values": points}, "title": title, "width": 250, "height": 190, **dots})
+        charts.append({"hconcat": line})
     caption = "One dot per selection; beside each title the rank correlation (+1: the objective ranks as tuning does)."
-    return Figure("objectives", "Objectives", caption, alt.vconcat(*charts).to_dict())
+    return Figure("objectives", "Objectives", caption, concat(vconcat=charts))
 
 
 FIGURES: dict[str, Callable[[Store], Made]] = {

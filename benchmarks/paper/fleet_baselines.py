@@ -35,7 +35,7 @@ from lcprune.tune.checkpoint import save_weights
 
 # The usual recipe of public CIFAR networks, and what is tried beside it. Batch 256 at 0.2 is as noisy as 128 at 0.1 and
 # needs half the steps.
-COMMON = {"schedule": "cosine", "warmup_epochs": 5.0, "batch_size": 256, "lr": 0.2, "weight_decay": 5e-4}
+COMMON = {"lr_decay": "cosine", "warmup_epochs": 5.0, "batch_size": 256, "lr": 0.2, "weight_decay": 5e-4}
 RECIPES: dict[str, dict[str, float]] = {
     "usual": {},
     "low rate": {"lr": 0.1},

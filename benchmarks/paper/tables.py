@@ -222,7 +222,8 @@ def table_best(store: Store) -> str:
     lines = []
     for row in sorted(rows, key=lambda row: -row["val_accuracy"]):
         recipe = store.cells[row["cell"]]["recipe"]
-        words = f"{recipe['epochs']} epochs, {recipe['schedule']} from {recipe['lr']:g}"
+        decay = recipe.get("lr_decay") or recipe["schedule"]  # as older records call it
+        words = f"{recipe['epochs']} epochs, {decay} from {recipe['lr']:g}"
         words += f", distilled {recipe['distill']:g}" if recipe["distill"] else ""
         final = f"{100 * best['test_accuracy']:.2f}" if best and best["chosen"] == row["cell"] else ""
         lines.append(

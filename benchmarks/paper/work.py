@@ -220,8 +220,7 @@ def metric_error(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> S
     """Metrics of units beside how far the loss moves without them; in float32, since many differences are tiny."""
     network = Network(cell.network, bench.network(cell.network), bench.example(cell.network))
     evaluation = bench.evaluation(precision="fp32")
-    study = Study(run, network, bench.dataset, progress=False, evaluation=evaluation)
-    study.graph = bench.graph(cell.network)
+    study = Study(run, network, bench.graph(cell.network), bench.dataset, progress=False, evaluation=evaluation)
     record_metric_error(study, ("l1", "l2", "taylor"), cell.options["units"], seed=cell.trial)
     return {"images": evaluation.images}
 

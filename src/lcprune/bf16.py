@@ -119,7 +119,7 @@ def _say_once(text: str) -> None:
 def _machine() -> dict[str, Any]:
     """What a verdict belongs to."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "kernel": platform.release(),
         "settings": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
         "torch": torch.__version__,
@@ -128,7 +128,7 @@ def _machine() -> dict[str, Any]:
 
 
 @functools.cache
-def _processor() -> dict[str, str]:
+def processor() -> dict[str, str]:
     """Model and instruction sets of the first processor."""
     try:
         block = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0]

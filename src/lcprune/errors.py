@@ -65,10 +65,6 @@ class EngineError(LcpruneError):
     """Workers on other machines could not be reached, or died again and again."""
 
 
-class MirrorError(LcpruneError):
-    """A run folder on another file system could not be written."""
-
-
 class MissingDependencyError(LcpruneError):
     """An optional part of lcprune needs a package that is not installed."""
 
@@ -83,3 +79,8 @@ def need_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
     """Refuse a setting that is none of `allowed`."""
     if value not in allowed:
         raise SearchError(f"{name}={value!r} is not known; choose one of {', '.join(map(repr, allowed))}")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else's says, in one line that is not too long."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

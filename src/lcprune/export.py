@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune import bf16
-from lcprune.errors import ExportError, LcpruneError, MissingDependencyError
+from lcprune.errors import ExportError, LcpruneError, MissingDependencyError, first_line
 from lcprune.files import atomic_write
 from lcprune.onnx_runtime import session_options, silence
 from lcprune.storage import save
@@ -78,8 +78,7 @@ def export(
     except (LcpruneError, OSError):
         raise
     except Exception as failure:
-        reason = str(failure).strip().split("\n")[0][:300]
-        raise ExportError(f"{format} export failed: {type(failure).__name__}: {reason}") from failure
+        raise ExportError(f"{format} export failed: {type(failure).__name__}: {first_line(failure)}") from failure
     return Exported(target, format, error, _size(target))
 
 

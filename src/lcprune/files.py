@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lcprune.errors import ConfigError
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -41,6 +43,13 @@ def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None =
     """Write `value` as JSON, atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(json.dumps(value, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def on_this_machine(path: str | os.PathLike[str]) -> Path:
+    """A folder's path; a URL is refused rather than made into a local folder of that name."""
+    if "://" in str(path):
+        raise ConfigError(f"{path} is not on this machine: mount that file system, and name the folder there")
+    return Path(path)
 
 
 def cache_folder(part: str) -> Path:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from lcprune.engine import Engine
+from lcprune.files import on_this_machine
 
 
 @dataclass(frozen=True, eq=False)
@@ -13,8 +14,7 @@ class Job:
     """What `run=` of `prune`, `prune_in_steps` and `pareto` can say; a folder alone means `Job(folder)`.
 
     Attributes:
-        folder: here or on any file system of fsspec's (`s3://bucket/run`), for the search's records, what was measured,
-            and each round of Algorithm 1; None keeps nothing.
+        folder: for the search's records, what was measured, and each round of Algorithm 1; None keeps nothing.
         resume: go on from what is in the folder.
         engine: "local", "ray" (candidates are judged on every GPU or core of the cluster, or of this machine), or
             one from `lcprune.engine`.
@@ -23,6 +23,10 @@ class Job:
     folder: str | os.PathLike[str] | None = None
     resume: bool = False
     engine: str | Engine = "local"
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            on_this_machine(self.folder)
 
     @classmethod
     def of(cls, run: Job | str | os.PathLike[str] | None) -> Job:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from types import TracebackType
 from typing import Any
 
 logger = logging.getLogger("lcprune")
@@ -36,14 +35,11 @@ class Progress:
     def __enter__(self) -> Progress:
         if self.enabled and sys.stderr.isatty():
             self._bar = _rich_bar()
-        if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task(self.title, total=self.total, info="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         elif self.enabled and kind is None and self.done:
@@ -61,11 +57,9 @@ class Progress:
 
 
 def _rich_bar() -> Any:
-    try:
-        from rich import progress as rich_progress
-        from rich.console import Console
-    except ImportError:  # the bar is a courtesy: the library works without rich
-        return None
+    from rich import progress as rich_progress
+    from rich.console import Console
+
     return rich_progress.Progress(
         rich_progress.TextColumn("[bold]{task.description}"),
         rich_progress.BarColumn(),

@@ -1,6 +1,6 @@
 """One folder per job: its configuration, environment, log and records, and going on from it.
 
-    with Run.create("runs/first", "prune", {"model": "resnet20", "macs": 0.5}) as run:
+    with RunFolder.create("runs/first", "prune", {"model": "resnet20", "macs": 0.5}) as run:
         run.add("results", {"network": "lcp 50 %", "accuracy": 0.93})
 
 The folder can be read by people (`config.toml`, `log.txt`), by `lcprune.load` (`plan.json`,
@@ -17,17 +17,14 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from lcprune.errors import ConfigError
-from lcprune.files import atomic_write, write_json
-from lcprune.mirror import Mirror, UrlStore, is_url
+from lcprune.files import atomic_write, on_this_machine, write_json
 from lcprune.toml import dump_toml, read_toml
 
 logger = logging.getLogger("lcprune")
@@ -44,25 +41,16 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RunFolder:
-    """The folder of one job. Make one with `Run.create`, `Run.resume` or `Run.open`.
-
-    A folder on another file system, `s3://bucket/run` or whatever fsspec knows, is worked on in a copy on this
-    machine that is kept equal to it.
+    """The folder of one job. Make one with `create`, `resume` or `open`.
 
     Attributes:
-        path: the folder, or its copy on this machine.
-        place: the folder, as the user names it.
+        path: the folder.
         command: what made it, e.g. "prune".
         settings: the resolved configuration, as in `config.toml`.
     """
 
     def __init__(self, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> None:
-        self.place, self.command, self.settings = str(path), command, dict(settings)
-        self._mirror: Mirror | None = None
-        if is_url(path):
-            self._copy = tempfile.TemporaryDirectory(prefix="lcprune-")  # goes with this object
-            self._mirror = Mirror(Path(self._copy.name), UrlStore(str(path)), rescue=True)
-        self.path = Path(path) if self._mirror is None else self._mirror.folder
+        self.path, self.command, self.settings = on_this_machine(path), command, dict(settings)
         self._handler: logging.Handler | None = None
 
     @property
@@ -77,16 +65,13 @@ class RunFolder:
         """Start a new folder.
 
         Args:
-            path: the folder, here or on any file system of fsspec's; must not exist or be empty.
-            command: what the job is.
+            path: the folder; must not exist or be empty.
             settings: its resolved configuration (plain values; nested mappings become sections).
             force: replace an existing run folder. Anything else that is in the way is never removed.
         """
         run = cls(path, command, settings)
         if not run.writes:
             return run
-        if run._mirror is not None:
-            _make_room(UrlStore(run.place), force)
         folder = run.path
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"{folder} is a file; choose another folder with --out")
@@ -121,12 +106,10 @@ class RunFolder:
             ConfigError: there is no such folder, or it was not written by lcprune.
         """
         run = cls(path, "?", {})
-        if run._mirror is not None:
-            run._mirror.fetch()
-        if not run.path.is_dir() or (run._mirror is not None and not any(run.path.iterdir())):
-            raise ConfigError(f"there is no run folder {run.place}")
+        if not run.path.is_dir():
+            raise ConfigError(f"there is no run folder {run.path}")
         if not run.file(CONFIG).is_file():
-            raise ConfigError(f"{run.place} is not a run folder: it has no {CONFIG}")
+            raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}")
         run.settings = read_toml(run.file(CONFIG))
         run.command = str(run.settings.pop("command", "?"))
         return run
@@ -140,13 +123,13 @@ class RunFolder:
         """
         run = cls.open(path)
         if run.command != command:
-            raise ConfigError(f"{run.place} was made by `lcprune {run.command}`, not by `lcprune {command}`")
+            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
         wanted = json.loads(json.dumps({k: v for k, v in settings.items() if v is not None}))
         for name in sorted({*wanted, *run.settings}):
             there, now = run.settings.get(name), wanted.get(name)
             if there != now and name not in ("device", "engine", "address", "workers"):
                 raise ConfigError(
-                    f"{run.place} was started with {name}={there!r}, now it is {now!r}: "
+                    f"{run.path} was started with {name}={there!r}, now it is {now!r}: "
                     "leave that option out to go on, or start another folder with --out"
                 )
         return run
@@ -154,12 +137,6 @@ class RunFolder:
     def file(self, *parts: str) -> Path:
         """A path inside the folder."""
         return self.path.joinpath(*parts)
-
-    def send(self) -> None:
-        """Send what changed to the folder, if that lies elsewhere; inside `with` this happens by itself."""
-        if self._mirror is not None:
-            with self._mirror:
-                pass
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """The rows recorded under `name`; none if there are none."""
@@ -182,8 +159,6 @@ class RunFolder:
 
     def __enter__(self) -> RunFolder:
         self._started = time.monotonic()
-        if self._mirror is not None and self.writes:
-            self._mirror.__enter__()
         if self.writes:
             self._handler = logging.FileHandler(self.file(LOG), encoding="utf-8")
             self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -191,9 +166,7 @@ class RunFolder:
         logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, value: object, trace: object) -> None:
         seconds = time.monotonic() - self._started
         if self._handler is not None:
             logger.removeHandler(self._handler)
@@ -202,23 +175,8 @@ class RunFolder:
             # Only the file: the terminal hears of it from the command itself.
             self._handler.handle(logging.LogRecord("lcprune", logging.INFO, "", 0, message, None, None))
             self._handler.close()
-        if self._mirror is not None and self.writes:
-            self._mirror.__exit__(kind, value, trace)
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            raise Interrupted(self.place) from None
-
-
-def _make_room(store: UrlStore, force: bool) -> None:
-    if not store.names():
-        return
-    if not force:
-        raise ConfigError(
-            f"{store.url} exists already: go on from it with --resume, replace it with --force, "
-            "or choose another folder with --out"
-        )
-    if not store.exists(CONFIG):
-        raise ConfigError(f"{store.url} is not a run folder (no {CONFIG}), so --force does not replace it")
-    store.remove()
+            raise Interrupted(str(self.path)) from None
 
 
 def default_folder(command: str, subject: str) -> Path:

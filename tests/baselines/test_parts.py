@@ -12,6 +12,7 @@ from torch import nn
 
 import lcprune
 from lcprune import data
+from lcprune.baselines import ddpg
 from lcprune.baselines.amc import Amc
 from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.baselines.reconstruction import greedy, lasso
@@ -90,8 +91,10 @@ def test_zeroed_units_are_silent(network, digits) -> None:
     )
 
 
-def test_the_agent_learns_which_action_pays() -> None:
-    agent = Agent(features=2, memory=200, seed=0, hidden=32, actor_lr=1e-3)
+def test_the_agent_learns_which_action_pays(monkeypatch) -> None:
+    monkeypatch.setattr(ddpg, "_HIDDEN", 32)
+    monkeypatch.setattr(ddpg, "_ACTOR_RATE", 1e-3)
+    agent = Agent(features=2, memory=200, seed=0)
     states = [np.array([0.0, 1.0]), np.array([1.0, 0.0])]
     for number in range(250):
         actions = [agent.explore() if number < 60 else agent.act(state, 0.2) for state in states]

@@ -61,7 +61,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "cpu",
         "--no-report",
         "--set",
-        "tune.schedule=cosine",
+        "tune.lr_decay=cosine",
         "--set",
         "tune.batch_size=64",
     ]

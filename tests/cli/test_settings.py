@@ -15,7 +15,7 @@ from lcprune.runs import RunFolder
     [
         ("search.pool=32", {"search": {"pool": 32}}),
         ("tune.lr=0.02", {"tune": {"lr": 0.02}}),
-        ("tune.schedule=cosine", {"tune": {"schedule": "cosine"}}),
+        ("tune.lr_decay=cosine", {"tune": {"lr_decay": "cosine"}}),
         ("tune.milestones=[3, 5]", {"tune": {"milestones": [3, 5]}}),
         ("macs=50%", {"macs": "50%"}),
         ("tune.nesterov=false", {"tune": {"nesterov": False}}),

@@ -26,6 +26,7 @@ from lcprune.data import load
 from lcprune.engine import RayEngine
 from lcprune.runs import RunFolder
 from lcprune.study import ORIGINAL, Network, NetworkJob, Study, run_jobs
+from lcprune.study.job import network_folder
 from lcprune.tune import fit, recipe
 from searching import searching_many
 
@@ -110,25 +111,28 @@ class Watched(Study):
     log: str = ""
     doomed: str = ""
 
-    def tune(self, model, folder, name, seed):
+    def tune(self, job, model):
         from safetensors import safe_open
 
         ray = sys.modules.get("ray")
         where = ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else "here"
+        folder = self.run.file(job.folder, "tuning")
         file, steps = folder / "checkpoint.safetensors", 0
         if file.exists():
             with safe_open(file, framework="pt") as stored:
                 state = json.loads(stored.metadata()["state"])
                 steps = state["epoch"] + state["step"]
         with open(self.log, "a") as log:
-            log.write(f"{name}|{where}|{steps}\n")
+            log.write(f"{job.name}|{where}|{steps}\n")
         options = {"run_dir": folder, "resume": True, "progress": False, "device": self.device}
         if where == self.doomed:
             fit(model, self.dataset, self.recipe, max_seconds=0.1, **options)
             time.sleep(100)
         result = fit(model, self.dataset, self.recipe, **options)
         model.eval()
-        return [{"network": name, "epoch": e["epoch"], "loss": e["train_loss"], "accuracy": 0} for e in result.history]
+        return [
+            {"network": job.name, "epoch": e["epoch"], "loss": e["train_loss"], "accuracy": 0} for e in result.history
+        ]
 
 
 def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_path) -> None:
@@ -138,8 +142,8 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
 
     def frontier(folder, engine) -> None:
         with RunFolder.create(folder, "pareto", {}) as run, engine:
-            study = Watched(run, network, dataset, tuning, progress=False, engine=engine)
-            study.graph, study.log = plain.graph, str(tmp_path / f"{folder.name}.log")
+            study = Watched(run, network, plain.graph, dataset, tuning, progress=False, engine=engine)
+            study.log = str(tmp_path / f"{folder.name}.log")
             study.doomed = node.node_id
             points = lcprune.pareto(
                 plain.graph,
@@ -156,7 +160,7 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
         """A tuning on the second machine is some steps on, and its checkpoint has come over here."""
         entries = [line.split("|") for line in log.read_text().splitlines()] if log.exists() else []
         names = [name for name, where, _ in entries if where == node.node_id]
-        files = [tmp_path / "there" / "networks" / lcprune.study.study.slug(n) / "tuning" for n in names]
+        files = [tmp_path / "there" / network_folder(n, 0) / "tuning" for n in names]
         return any((file / "checkpoint.safetensors").exists() for file in files)
 
     log = tmp_path / "there.log"

@@ -74,7 +74,7 @@ def test_asynchronous_judges_all_and_replays_what_happened(plain, digits, two, t
 
 def test_more_together_than_the_pool_holds(plain, digits) -> None:
     search = {**SHORT, "together": 50}
-    for algorithm in ("evolution", "random", "cmaes"):
+    for algorithm in ("evolution", "random"):
         for asynchronous in (False, True):
             chosen = {**search, "algorithm": algorithm, "asynchronous": asynchronous}
             found = pruned(plain, digits, search=chosen)

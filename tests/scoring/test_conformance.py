@@ -24,7 +24,6 @@ NAMES = (
     "l2",
     "l2_next",
     "l2_norm",
-    "max_activation_variance",
     "random",
     "taylor",
     "taylor_activation",
@@ -229,20 +228,6 @@ def fisher(small: SimpleNamespace) -> dict[str, np.ndarray]:
     return per_unit(small, lambda layer, unit: float((slopes[layer][0][:, unit] ** 2).mean() / 2))
 
 
-def max_activation_variance(small: SimpleNamespace) -> dict[str, np.ndarray]:
-    model = copy.deepcopy(small.model)
-    maxima: dict[str, list[np.ndarray]] = {layer: [] for layer in small.norms}
-    for layer, norm in small.norms.items():
-        getattr(model, norm).register_forward_hook(
-            lambda module, args, output, layer=layer: maxima[layer].append(
-                output[0].detach().clone().reshape(output.shape[1], -1).numpy().max(1)
-            )
-        )
-    for image in small.images:
-        model(image[None])
-    return per_unit(small, lambda layer, unit: float(np.var(np.stack(maxima[layer])[:, unit])))
-
-
 def random(small: SimpleNamespace) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     return {group.name: generator.random(group.size) for group in small.graph.groups}
@@ -258,7 +243,6 @@ DEFINITIONS = {
         l2,
         l2_next,
         l2_norm,
-        max_activation_variance,
         random,
         taylor,
         taylor_activation,

@@ -1,9 +1,7 @@
-"""Metrics of one's own: functions, the decorator, and entry points of other packages."""
+"""Metrics of one's own: functions, and the decorator."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,16 +11,12 @@ import torch
 
 import lcprune
 from lcprune.errors import MetricError
-from lcprune.scoring import registry as room
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone afterwards."""
-    monkeypatch.setattr(room, "_METRICS", dict(room._METRICS))
-    room._installed.cache_clear()
-    yield
-    room._installed.cache_clear()
+    monkeypatch.setattr(lcprune.metrics, "_known", dict(lcprune.metrics._known))
 
 
 def test_a_function_of_the_graph_will_do(small: SimpleNamespace) -> None:
@@ -66,27 +60,6 @@ def test_a_registered_metric_gets_data_loss_and_seed(small: SimpleNamespace) -> 
         small.graph, "images", data=small.batches, loss_fn=torch.nn.functional.mse_loss, seed=5
     )
     assert all((array == 12).all() for array in found)
-
-
-@pytest.mark.usefixtures("registry")
-def test_another_package_brings_metrics_by_entry_point(
-    small: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = tmp_path / "morescores-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: morescores\nVersion: 1.0\n")
-    points = ["position = morescores:position", "broken = nosuchmodule:nothing", "number = morescores:NUMBER"]
-    (info / "entry_points.txt").write_text("\n".join(["[lcprune.metrics]", *points]))
-    source = "def position(graph):\n    return [list(range(group.size)) for group in graph.groups]\n"
-    (tmp_path / "morescores.py").write_text(f"NUMBER = 3\n\n\n{source}")
-    monkeypatch.syspath_prepend(tmp_path)
-    room._installed.cache_clear()
-    assert {"position", "broken", "l2"} <= set(lcprune.metrics.names())
-    assert lcprune.metrics.score(small.graph, "position")[0][1] == 1
-    with pytest.raises(MetricError, match=r"'broken' from 'nosuchmodule:nothing' cannot be imported"):
-        lcprune.metrics.score(small.graph, "broken")
-    with pytest.raises(MetricError, match=r"'number' .* is a int, not a function"):
-        lcprune.metrics.get("number")
 
 
 def test_an_unknown_name_gets_a_hint() -> None:

@@ -113,37 +113,6 @@ def test_another_network_and_other_images_are_refused(plain, digits, tmp_path) -
         lcprune.prune(other, digits.example, **searching(digits.train, **SHORT), **settings)
 
 
-@pytest.mark.parametrize("algorithm", ["evolution", "random", "cmaes"])
-def test_candidates_that_select_a_network_seen_before_are_drawn_again(algorithm, plain, digits, tmp_path) -> None:
-    def run(redraw: int, **more):
-        # Few widths to choose from: many candidates select the same network.
-        search = {
-            "pool": 6,
-            "iterations": 24,
-            "sample": 3,
-            "images": 64,
-            "recalibrate": False,
-            "algorithm": algorithm,
-            "redraw": redraw,
-        }
-        options = {"multiple_of": 4, "progress": False, **more}
-        return lcprune.prune(plain.graph, macs=0.5, **searching(digits.train, **search), **options)
-
-    def networks(result) -> int:
-        return len({tuple(record.counts) for record in result.history})
-
-    off, on = run(0), run(20, run=tmp_path)
-    assert len(off.history) == len(on.history) == 30
-    assert networks(off) < networks(on)
-    # It goes on from its records as if it had never stopped, and only with the same setting.
-    path = tmp_path / "search.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:16]))
-    again = run(20, run=lcprune.Job(tmp_path, resume=True))
-    assert [record.beta for record in again.history] == [record.beta for record in on.history]
-    with pytest.raises(lcprune.errors.SearchError, match="redraw"):
-        run(3, run=lcprune.Job(tmp_path, resume=True))
-
-
 @pytest.mark.parametrize(("macs", "anew"), [(0.95, False), (0.1, True)])
 @pytest.mark.parametrize("kept_lines", [0, 1, 2, 7])
 def test_where_a_search_was_killed_does_not_show(kept_lines, macs, anew, plain, digits, tmp_path) -> None:

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from lcprune import data, tune
-from lcprune.tune.log import MetricsLog
+from lcprune.tune.training import Training
 
 RECIPE = tune.recipe("baseline", epochs=4, batch_size=128, lr=0.05)
-PLACES: dict[str, tuple[type, str]] = {"checkpoint": (Path, "replace"), "record": (MetricsLog, "write")}
+PLACES: dict[str, tuple[type, str]] = {"checkpoint": (Path, "replace"), "record": (Training, "record")}
 
 
 def fit(folder: Path, checkpoint_seconds: float = 60.0) -> tune.FitResult:

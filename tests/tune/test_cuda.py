@@ -28,7 +28,7 @@ def stepper(blobs: Dataset, capture: bool, **changes: object) -> Stepper:
     return Stepper(model.train(), make_feed(blobs, 32, True, 0, device), recipe, groups, teacher, capture)
 
 
-@pytest.mark.parametrize("changes", [{}, {"precision": "bf16"}, {"distill": 0.5, "schedule": "cosine"}])
+@pytest.mark.parametrize("changes", [{}, {"precision": "bf16"}, {"distill": 0.5, "lr_decay": "cosine"}])
 def test_replayed_steps_are_eager_steps(blobs: Dataset, changes: dict[str, object]) -> None:
     eager, graph = stepper(blobs, False, **changes), stepper(blobs, True, **changes)
     assert graph.graph is not None

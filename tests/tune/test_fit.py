@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +32,7 @@ def test_the_digits_are_learnt_to_97_percent() -> None:
     model = models.build("digits_resnet")
     dataset = data.load("digits")
     result = tune.fit(
-        model, dataset, tune.recipe("baseline", epochs=10, batch_size=64, schedule="cosine"), progress=False
+        model, dataset, tune.recipe("baseline", epochs=10, batch_size=64, lr_decay="cosine"), progress=False
     )
     assert result.finished and len(result.history) == 10
     assert tune.evaluate(model, dataset, "test").accuracy > 0.97
@@ -161,25 +160,6 @@ def test_files_of_a_run(small: Make, blobs: Dataset, tmp_path: Path) -> None:
     again = small()
     models.load_weights(again, tmp_path / "model.safetensors")
     assert same(again, result.model)
-
-
-def test_tensorboard_gets_the_numbers_of_the_records(small: Make, blobs: Dataset, tmp_path: Path) -> None:
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    result = tune.fit(small(), blobs, quick(), run_dir=tmp_path, progress=False)
-    board = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    for name in ("train_loss", "val_accuracy", "lr", "images_per_second"):
-        scalars = board.Scalars(name)
-        assert [scalar.step for scalar in scalars] == [1, 2, 3, 4]
-        assert [scalar.value for scalar in scalars] == pytest.approx([record[name] for record in result.history])
-
-
-def test_without_tensorboard_the_json_lines_suffice(
-    small: Make, blobs: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # an import of it fails
-    tune.fit(small(), blobs, quick(epochs=1), run_dir=tmp_path, progress=False)
-    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1 and not (tmp_path / "tensorboard").exists()
-    assert not caplog.records
 
 
 def test_image_files_are_trained_on_too(small: Make, tmp_path: Path) -> None:

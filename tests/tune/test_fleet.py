@@ -106,7 +106,7 @@ def test_gradients_are_those_of_the_cuts(network: nn.Module, plans: list[Plan]) 
     "changes",
     [
         {},
-        {"label_smoothing": 0.1, "head_lr": 0.004, "schedule": "cosine"},
+        {"label_smoothing": 0.1, "head_lr": 0.004, "lr_decay": "cosine"},
         {"momentum": 0.0, "augment": False, "eval_every": 2},
     ],
 )
@@ -175,7 +175,7 @@ def test_a_teacher_teaches_all_members(network: nn.Module, plans: list[Plan], di
 
 VARIANTS = [
     replace(RECIPE, seed=3),
-    replace(RECIPE, seed=5, lr=0.005, weight_decay=5e-3, schedule="cosine"),
+    replace(RECIPE, seed=5, lr=0.005, weight_decay=5e-3, lr_decay="cosine"),
     replace(RECIPE, seed=3, label_smoothing=0.3, warmup_epochs=1.0),
 ]
 

@@ -41,7 +41,7 @@ def test_milestones_move_with_the_epochs_unless_given() -> None:
 
 
 def test_cosine_and_warmup() -> None:
-    recipe = tune.recipe("baseline", epochs=10, schedule="cosine", warmup_epochs=2)
+    recipe = tune.recipe("baseline", epochs=10, lr_decay="cosine", warmup_epochs=2)
     factors = np.concatenate([recipe.factors(epoch, 5) for epoch in range(10)])
     assert np.all(np.diff(factors[:10]) > 0) and factors[9] == pytest.approx(1)
     assert np.all(np.diff(factors[10:]) < 0) and factors[-1] < 0.01
@@ -56,7 +56,7 @@ def test_json_round_trip() -> None:
     ("changes", "message"),
     [
         ({"lr": -1.0}, "lr=-1"),
-        ({"schedule": "linear"}, "'linear'"),
+        ({"lr_decay": "linear"}, "'linear'"),
         ({"precision": "fp16"}, "'fp16'"),
         ({"learning_rate": 0.1}, "learning_rate"),
         ({"distill": 2.0}, "distill=2"),

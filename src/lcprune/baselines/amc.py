@@ -34,8 +34,8 @@ class Amc(Method):
     episodes with 100 of warm-up, two hidden layers of 300, as published.
 
     Differs from the published set-up: a residual group is one layer; the floor is `min_keep` (published 20 %); which
-    units go is `metric=`, by default l2; weights that remain are not fitted anew by least squares, as the authors' code
-    does for 1x1 convolutions; channels are not rounded to multiples of 8 (`multiple_of=8` does). As in that code,
+    units go is `metric=`, by default l2; weights that remain are not fitted by least squares, as the authors' code does
+    for 1x1 convolutions; channels are not rounded to multiples of 8 (`multiple_of=8` does). As in that code,
     warm-up actions are uniform, every layer of an episode gets the reward of its end less a moving average, and the
     noise falls by 5 % per episode; the code's default is 800 episodes, the paper's search 400.
 

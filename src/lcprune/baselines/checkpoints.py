@@ -20,7 +20,6 @@ class Checkpoint:
     """One file of a task's folder; without a folder nothing is kept.
 
     Args:
-        task: belongs to a folder, or not.
         name: of the file.
         settings: what must be the same when the task goes on, beside what the task itself says.
 

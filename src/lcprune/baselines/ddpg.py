@@ -12,6 +12,11 @@ from torch import Tensor, nn
 
 FloatArray = NDArray[np.float64]
 
+_HIDDEN = 300  # units of each of two hidden layers, of the actor and of the critic
+_ACTOR_RATE, _CRITIC_RATE = 1e-4, 1e-3  # of Adam
+_BATCH = 64  # transitions per update
+_TAU = 0.01  # how far the target networks move at each update
+
 
 @dataclass(frozen=True)
 class Transition:
@@ -37,35 +42,17 @@ class Agent:
         features: length of a state.
         memory: transitions remembered.
         seed: of initial weights, noise and replay.
-        hidden: units of each of two hidden layers, of the actor and of the critic.
-        actor_lr: learning rate of the actor (Adam).
-        critic_lr: of the critic.
-        batch: transitions per update.
-        tau: how far the target networks move at each update.
-        discount: of later rewards.
     """
 
-    def __init__(
-        self,
-        features: int,
-        memory: int,
-        seed: int,
-        hidden: int = 300,
-        actor_lr: float = 1e-4,
-        critic_lr: float = 1e-3,
-        batch: int = 64,
-        tau: float = 0.01,
-        discount: float = 1.0,
-    ) -> None:
+    def __init__(self, features: int, memory: int, seed: int) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.actor = _network(features, hidden, nn.Sigmoid())
-            self.critic = _network(features + 1, hidden, nn.Identity())
+            self.actor = _network(features, nn.Sigmoid())
+            self.critic = _network(features + 1, nn.Identity())
         self.actor_target, self.critic_target = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
-        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), actor_lr, fused=True)
-        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), critic_lr, fused=True)
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), _ACTOR_RATE, fused=True)
+        self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), _CRITIC_RATE, fused=True)
         self.rng = np.random.default_rng(seed)
-        self.batch, self.tau, self.discount = batch, tau, discount
         self.states, self.afters = np.zeros((memory, features)), np.zeros((memory, features))
         self.actions, self.rewards, self.ends = np.zeros(memory), np.zeros(memory), np.zeros(memory)
         self.seen = 0
@@ -95,7 +82,7 @@ class Agent:
 
     def update(self) -> None:
         """One step of critic and actor on remembered transitions."""
-        chosen = self.rng.integers(min(self.seen, len(self.actions)), size=self.batch)
+        chosen = self.rng.integers(min(self.seen, len(self.actions)), size=_BATCH)
         states, afters = _tensor(self.states[chosen]), _tensor(self.afters[chosen])
         actions, ends = _tensor(self.actions[chosen, None]), _tensor(self.ends[chosen, None])
         mean = float(self.rewards[chosen].mean())
@@ -103,7 +90,7 @@ class Agent:
         rewards = _tensor(self.rewards[chosen, None] - self.baseline)
         with torch.no_grad():
             later = self.critic_target(torch.cat([afters, self.actor_target(afters)], 1))
-            wanted = rewards + self.discount * (1 - ends) * later
+            wanted = rewards + (1 - ends) * later
         self.critic_optimizer.zero_grad()
         nn.functional.mse_loss(self.critic(torch.cat([states, actions], 1)), wanted).backward()
         self.critic_optimizer.step()
@@ -112,12 +99,12 @@ class Agent:
         self.actor_optimizer.step()
         with torch.no_grad():
             for live, target in ((self.actor, self.actor_target), (self.critic, self.critic_target)):
-                torch._foreach_lerp_(list(target.parameters()), list(live.parameters()), self.tau)
+                torch._foreach_lerp_(list(target.parameters()), list(live.parameters()), _TAU)
 
 
-def _network(inputs: int, hidden: int, end: nn.Module) -> nn.Sequential:
+def _network(inputs: int, end: nn.Module) -> nn.Sequential:
     network = nn.Sequential(
-        nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1), end
+        nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 1), end
     )
     last = network[4]
     assert isinstance(last, nn.Linear)

@@ -34,7 +34,7 @@ class MorphNet(TrainingOptions, Method):
     are the derivative of MACs by counts. It serves any limit: MACs, parameters, latency. The plan's meta says how many
     trainings the search for lambda took: that is the method's price.
 
-    Differs from the published set-up: begins with the trained network; which units are on is counted anew after each
+    Differs from the published set-up: begins with the trained network; which units are on is counted again after each
     epoch, not at each step; the last bit between the network found and the limit is taken or given by the order of the
     scales (published: whatever width comes out, and a uniform expansion afterwards); weights are kept and tuned
     (published: trained from scratch); groups without a normalisation stay whole.
@@ -65,7 +65,7 @@ class MorphNet(TrainingOptions, Method):
     def choose(self, task: Task) -> Choice:
         untrained = scales_of(task.graph, task.graph.model, "morphnet")
         # A limit that cannot be met is refused before any training.
-        select_scales(task, untrained.numbers(), untrained.bare)
+        select_scales(task, untrained)
         bound = min(task.limits.bounds(task.graph.cost), key=lambda bound: bound.value / bound.full)
         steps = self.epochs * Feed(task, self.batch_size).steps
         sizes = task.graph.cost.sizes
@@ -92,7 +92,7 @@ class MorphNet(TrainingOptions, Method):
             strength = _next(weak, strong)
         assert best is not None
         _, model, scales = best
-        kept = select_scales(task, scales.numbers(), scales.bare)
+        kept = select_scales(task, scales)
         return Choice(kept, meta={"trainings": len(tried), "tried": tried, "epochs": self.epochs}, model=model)
 
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lcprune.evaluate.prepare import call
-from lcprune.graph.channel_graph import ChannelGraph, Group
+from lcprune.graph.channel_graph import Group
+from lcprune.scoring.passes import evaluating
 
 FloatArray = NDArray[np.float64]
 
@@ -86,7 +87,7 @@ class Reader:
         return wanted
 
 
-def readers_of(graph: ChannelGraph, model: nn.Module, group: Group) -> list[Reader]:
+def readers_of(model: nn.Module, group: Group) -> list[Reader]:
     """The plain convolutions and linear layers of `model` that read the group."""
     modules = dict(model.named_modules())
     found = []
@@ -137,17 +138,14 @@ def watch(
 
     for network, patches in ((original, False), (model, True)):
         modules = dict(network.named_modules())
-        modes = [(module, module.training) for module in network.modules()]
         handles = [modules[name].register_forward_hook(hook(name, patches)) for name in sorted(names)]
         try:
-            network.eval()
-            for batch, _ in batches:
-                call(network, batch)
+            with evaluating(network):
+                for batch, _ in batches:
+                    call(network, batch)
         finally:
             for handle in handles:
                 handle.remove()
-            for module, mode in modes:
-                module.training = mode
     return {name: (_numbers(inputs[name]), _numbers(outputs[name])) for name in names}
 
 

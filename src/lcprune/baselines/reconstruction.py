@@ -69,7 +69,7 @@ class Reconstruction(Method):
                 bar.advance(layer=group.name)
                 if len(kept[position]) == group.size:
                     continue
-                readers = readers_of(graph, model, group)
+                readers = readers_of(model, group)
                 if readers:
                     seen = watch(readers, graph.model, model, batches, self.points, task.seed)
                     gram, product = _normal(readers, seen, group.size)
@@ -96,7 +96,6 @@ def lasso(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64
     Args:
         gram: Z'Z (units, units).
         product: Z'y (units,).
-        count: how many to keep.
     """
     low, high = 0.0, float(np.abs(product).max()) or 1.0  # at `high` every coefficient is zero
     beta = _descend(gram, product, 0.0, np.ones(len(product)))

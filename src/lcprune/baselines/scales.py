@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.select import Kept, Ranking
+from lcprune.select import Kept
 from lcprune.task import Task
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm)
@@ -43,12 +42,11 @@ class Scales:
         parts = [scale.abs()[index].amax(1) for scale, index in self.groups[group]]
         return torch.stack(parts).amax(0)
 
-    def numbers(self, reduce: Callable[[int], Tensor] | None = None) -> list[NDArray[np.float64]]:
-        """One array (units,) per group; ones where there is no scale."""
-        reduce = reduce or self.largest
+    def numbers(self) -> list[NDArray[np.float64]]:
+        """(units,) per group, the largest |scale| of each unit; empty where there is no scale."""
         with torch.no_grad():
             return [
-                reduce(group).double().cpu().numpy() if parts else np.array([])
+                self.largest(group).double().cpu().numpy() if parts else np.array([])
                 for group, parts in enumerate(self.groups)
             ]
 
@@ -74,13 +72,8 @@ def scales_of(graph: ChannelGraph, model: nn.Module, method: str) -> Scales:
     return Scales(groups)
 
 
-def rank_scales(task: Task, scores: list[NDArray[np.float64]], bare: NDArray[np.bool_]) -> Ranking:
-    """A ranking in which groups without a scale stay whole."""
+def select_scales(task: Task, scales: Scales) -> Kept:
+    """The lowest scales of the whole network go until the limits hold; groups without a scale stay whole."""
     sizes = task.graph.cost.sizes
-    filled = [np.ones(size) if array.size == 0 else array for array, size in zip(scores, sizes, strict=True)]
-    return task.rank(filled, np.where(bare, sizes, task.rank(filled).floors))
-
-
-def select_scales(task: Task, scores: list[NDArray[np.float64]], bare: NDArray[np.bool_]) -> Kept:
-    """The lowest scales of the whole network go until the limits hold."""
-    return rank_scales(task, scores, bare).select(task.limits)
+    filled = [np.ones(size) if array.size == 0 else array for array, size in zip(scales.numbers(), sizes, strict=True)]
+    return task.rank(filled, np.where(scales.bare, sizes, task.rank(filled).floors)).select(task.limits)

@@ -42,7 +42,7 @@ class SingleFilter(Method):
 
     Differs from the published set-up: a rate of 1e-3; scores come from images of their own instead of the batches of
     the tuning; coupled filters add up; no term for the MACs that a unit saves (published beside the plain form);
-    momentum is Nesterov's and begins anew after each removal. `step` > 1 removes more at a time and is faster by as
+    momentum is Nesterov's and begins at zero after each removal. `step` > 1 removes more at a time and is faster by as
     much.
 
     Published: no ResNet-56 (VGG-16 and AlexNet, transfer). Run by the LcP paper on ResNet-56, CIFAR-10: 94.18 -> 93.21

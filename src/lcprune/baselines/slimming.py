@@ -44,7 +44,7 @@ class Slimming(TrainingOptions, Method):
     def choose(self, task: Task) -> Choice:
         model = copy.deepcopy(task.graph.model)
         scales = scales_of(task.graph, model, "slimming")
-        select_scales(task, scales.numbers(), scales.bare)  # a limit that cannot be met is refused before the training
+        select_scales(task, scales)  # a limit that cannot be met is refused before the training
         steps = self.epochs * Feed(task, self.batch_size).steps
         strength = self.strength or 1 / self.travel(steps)
 
@@ -52,5 +52,5 @@ class Slimming(TrainingOptions, Method):
             return strength * torch.stack([scale.abs().sum() for scale in scales.all]).sum()
 
         train(task, model, self, "slimming", penalty)
-        kept = select_scales(task, scales.numbers(), scales.bare)
+        kept = select_scales(task, scales)
         return Choice(kept, meta={"strength": strength, "epochs": self.epochs}, model=model)

@@ -28,7 +28,7 @@ class Soft(TrainingOptions, Method):
     epochs); residual groups are cut too, with the sum of their filters' lengths; the share follows from the limit.
     While training, only filters are zeroed and not the shift of the norm behind them, as in the authors' code (without
     it a zeroed filter would never get a gradient again). At the end the shifts go too, and the statistics of all norms
-    are measured anew, so that the cut network is the one that is judged. Gradients are clipped (see `clip`).
+    are measured again, so that the cut network is the one that is judged. Gradients are clipped (see `clip`).
 
     Published: ResNet-56 on CIFAR-10, 93.59 +- 0.58 -> 93.35 +- 0.31 at 59.4 M MACs (47.4 %), as the LcP paper quotes
     it.

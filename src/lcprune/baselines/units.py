@@ -22,8 +22,6 @@ def zero_units(
     lies between keeps zero at zero. Statistics of norms stay.
 
     Args:
-        graph: of a network with this structure.
-        model: the network to change.
         units: per group, which units.
         roles: which of their weights.
     """
@@ -43,9 +41,7 @@ def put_back(model: nn.Module, smaller: nn.Module, plan: Plan) -> None:
     Weights of units that the plan removes stay what they were.
 
     Args:
-        model: the full-size network.
         smaller: `plan.apply(model)`, trained further.
-        plan: which positions it holds.
     """
     full = model.state_dict()
     for name, value in smaller.state_dict().items():

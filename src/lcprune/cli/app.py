@@ -56,14 +56,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: what was typed; `sys.argv` if None.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command line on what was typed, or on `arguments`; returns the exit code."""
     command: Any = typer.main.get_command(app)
     try:
         code = command.main(

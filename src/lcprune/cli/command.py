@@ -18,7 +18,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError
+from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError, first_line
 from lcprune.limit import Limit
 from lcprune.runs import Interrupted, RunFolder
 from lcprune.toml import parse_toml, read_toml
@@ -129,7 +129,7 @@ def _merged(command: str, typed: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError("--resume needs --out FOLDER, the run to go on from")
         run = RunFolder.open(typed["out"])
         if run.command != command:
-            raise ConfigError(f"{run.place} was made by `lcprune {run.command}`, not by `lcprune {command}`")
+            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
         values.update(run.settings)
     if typed.get("config"):
         from_file = read_toml(typed["config"])
@@ -194,10 +194,9 @@ def _in_words(error: Exception) -> str:
         return f"the disk is full{where}; what was finished before is kept: make room and go on with --resume"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    text = str(error).strip().split("\n")[0]
     if "No space left on device" in str(error):  # as other libraries report it
         return "the disk is full; what was finished before is kept: make room and go on with --resume"
-    return f"unexpected {type(error).__name__}: {text[:300]}\nrun it again with --debug for the whole story"
+    return f"unexpected {type(error).__name__}: {first_line(error)}\nrun it again with --debug for the whole story"
 
 
 def _say(text: str) -> None:

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from lcprune.cli import options as o
-from lcprune.cli.command import sections, start_run
-from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.show import listen
 from lcprune.files import atomic_write
 from lcprune.limit import Limit
 from lcprune.runs import RunFolder
@@ -19,35 +16,14 @@ if TYPE_CHECKING:
     from lcprune.study import Study
 
 
+@o.also(o.STUDY)
 def compare(
     ctx: typer.Context,
     model: o.Model,
-    data: o.OptionalData = None,
-    weights: o.Weights = None,
-    num_classes: o.NumClasses = None,
-    input_shape: o.InputShape = None,
     macs: o.ManyMacs = o.HALF_AND_QUARTER,
-    min_keep: o.MinKeep = 0.10,
-    multiple_of: o.MultipleOf = None,
     methods: o.Methods = o.THREE_METHODS,
-    metric: o.Metric = "l2",
     epochs: o.Epochs = None,
-    recipe: o.Recipe = "finetune",
     seeds: o.Seeds = 3,
-    true_loss: o.TrueLoss = 0,
-    device: o.Device = "auto",
-    engine: o.Engine = "local",
-    address: o.Address = None,
-    workers: o.Workers = None,
-    out: o.Out = None,
-    resume: o.Resume = False,
-    force: o.Force = False,
-    config: o.Config = None,
-    set_: o.Set = None,
-    report: o.Report = True,
-    json_: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,
 ) -> None:
     """Compare methods at the same limits: mean and standard deviation, as Markdown, CSV and LaTeX.
 
@@ -57,46 +33,11 @@ def compare(
 
       lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
     """
-    from lcprune.cli.machines import open_engine
-    from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
-    from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
-    from lcprune.study import Study, check_reachable, record_metric_error, trace_network
+    from lcprune.cli.studies import open_study
 
-    check_names(methods, metric)
-    (search, evaluation), options = make_search(ctx), make_options(ctx, methods)
-    tuning = make_recipe(recipe, sections(ctx).get("tune", {}), epochs)
-    listen(quiet)
-    where = pick_device(device)
-    if engine == "local":  # workers elsewhere find out for themselves
-        check_precision(where, tuning if tuning.epochs else None, evaluation)
-    dataset = need_data(data or folder_setting(model, "data"), "a comparison")
-    network = open_network(model, weights, num_classes, input_shape, dataset, where)
-    describe_source(ctx, network, dataset)
-    graph = trace_network(network)
-    check_reachable(graph, macs, None, min_keep, multiple_of)
-    with open_engine(ctx, search, whole=True) as (machines, search), start_run(ctx, "compare", model) as run:
-        study = Study(
-            run,
-            network,
-            dataset,
-            tuning if tuning.epochs else None,
-            search,
-            metric,
-            min_keep,
-            multiple_of,
-            not quiet,
-            options,
-            machines,
-            evaluation,
-        )
-        study.graph = graph
+    with open_study(ctx, methods, macs, "a comparison", whole=True) as study:
         grid(study, methods, macs, seeds)
-        if true_loss:
-            record_metric_error(study, [metric], true_loss)
-        write_tables(run)
-        if report:
-            write_run_report(run)
-    tell(run, json_)
+        write_tables(study.run)
 
 
 def grid(study: Study, methods: Sequence[str], macs: Sequence[Limit], seeds: int = 1) -> None:

@@ -12,8 +12,7 @@ import typer
 from lcprune.cli import options as o
 from lcprune.cli.command import resolve_section, sections, start_run
 from lcprune.cli.compare import grid, write_tables
-from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.show import listen
+from lcprune.cli.show import listen, tell, write_run_report
 from lcprune.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -27,23 +26,16 @@ MODEL, DATA = "digits_resnet", "digits"
 METHODS = ("uniform", "naive", "lcp")
 # Small enough for two cores and three minutes; the paper's values are the library's defaults.
 SEARCH = {"pool": 40, "iterations": 120, "images": 1000}
-TRAINING = {"epochs": 30, "lr": 0.1, "batch_size": 64, "schedule": "cosine"}
-TUNING = {"epochs": 10, "lr": 0.02, "batch_size": 64, "schedule": "cosine"}
+TRAINING = {"epochs": 30, "lr": 0.1, "batch_size": 64, "lr_decay": "cosine"}
+TUNING = {"epochs": 10, "lr": 0.02, "batch_size": 64, "lr_decay": "cosine"}
 LATENCY: dict[str, Any] = {"batch_sizes": (1, 16, 64), "rounds": 9}
 
 
+@o.also({**o.FOLDER, "out": (o.Out, "runs/demo")})
 def demo(
     ctx: typer.Context,
     seed: o.Seed = 0,
     device: o.Device = "cpu",
-    out: o.Out = "runs/demo",
-    resume: o.Resume = False,
-    force: o.Force = False,
-    config: o.Config = None,
-    set_: o.Set = None,
-    json_: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,
 ) -> None:
     """Train a small network on digits, prune it to 50 % and 25 % in three ways, tune, compare, report.
 
@@ -55,8 +47,9 @@ def demo(
     """
     from lcprune.cli.prepare import check_precision, make_recipe, make_search
     from lcprune.cli.sources import need_data, pick_device
-    from lcprune.study import Study
+    from lcprune.study import Study, trace_network
 
+    quiet = ctx.params["quiet"]
     listen(quiet)
     changes = {**TUNING, **sections(ctx).get("tune", {})}
     (search, evaluation), tuning = make_search(ctx, SEARCH), make_recipe("finetune", changes)
@@ -66,12 +59,14 @@ def demo(
     dataset = need_data(DATA, "the demo", seed)
     with _one_thread(), start_run(ctx, "demo", MODEL) as run:
         network = _trained(run, dataset, where, seed, not quiet)
-        study = Study(run, network, dataset, tuning, search, progress=not quiet, evaluation=evaluation)
+        graph = trace_network(network)
+        study = Study(run, network, graph, dataset, tuning, search, progress=not quiet, evaluation=evaluation)
         grid(study, METHODS, o.HALF_AND_QUARTER)
         _measure(study, seed)
         write_tables(run)
-        write_run_report(run, "Digits: a small residual network, pruned in three ways")
-    tell(run, json_, "Digits, test images")
+        if ctx.params["report"]:
+            write_run_report(run, "Digits: a small residual network, pruned in three ways")
+    tell(run, ctx.params["json_"], "Digits, test images")
 
 
 @contextlib.contextmanager

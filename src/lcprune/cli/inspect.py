@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.tree import Tree
 
 import lcprune
 from lcprune.cli import options as o
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
 
 def inspect(
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,
-    tree: Annotated[bool, typer.Option("--tree", help="Show the layers as a tree.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Also say why groups are coupled.")] = False,
     ignore: Annotated[
         o.Words | None,
@@ -38,7 +36,7 @@ def inspect(
 
       lcprune inspect resnet56
 
-      lcprune inspect torchvision:mobilenet_v2 --tree
+      lcprune inspect torchvision:mobilenet_v2 --explain
 
       lcprune inspect my_net.py:build --input-shape 3x64x64 --json
     """
@@ -52,11 +50,8 @@ def inspect(
         return
     out = console()
     out.print(f"[bold]{network.name}[/bold]  {format_count(graph.macs)} MACs, {format_count(graph.params)} parameters")
-    if tree:
-        out.print(_tree(network.model, layers))
-    else:
-        cells = [[name, c["type"], format_count(c["macs"]), format_count(c["params"])] for name, c in layers.items()]
-        print_table("Layers", ["layer", "type", "MACs", "parameters"], cells)
+    cells = [[name, c["type"], format_count(c["macs"]), format_count(c["params"])] for name, c in layers.items()]
+    print_table("Layers", ["layer", "type", "MACs", "parameters"], cells)
     out.print()
     print_table("Groups that can be pruned", ["group", "units", "filters of", "used by"], _group_cells(graph))
     if graph.frozen:
@@ -124,22 +119,3 @@ def _group_cells(graph: lcprune.ChannelGraph) -> list[list[str]]:
 def _few(names: Sequence[str], most: int = 3) -> str:
     shown = ", ".join(names[:most])
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _tree(model: nn.Module, layers: Mapping[str, Mapping[str, Any]]) -> Tree:
-    def total(prefix: str, key: str) -> int:
-        return sum(c[key] for n, c in layers.items() if not prefix or n == prefix or n.startswith(prefix + "."))
-
-    def label(name: str, prefix: str, module: nn.Module) -> str:
-        macs, params = total(prefix, "macs"), total(prefix, "params")
-        cost = f"  {format_count(macs)} MACs, {format_count(params)} parameters" if params else ""
-        return f"[bold]{name}[/bold] [dim]{type(module).__name__}[/dim]{cost}"
-
-    def grow(branch: Tree, module: nn.Module, prefix: str) -> None:
-        for name, child in module.named_children():
-            path = f"{prefix}.{name}" if prefix else name
-            grow(branch.add(label(name, path, child)), child, path)
-
-    root = Tree(label(type(model).__name__, "", model))
-    grow(root, model, "")
-    return root

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lcprune.cli import options as o
 from lcprune.cli.command import UsageError
 from lcprune.cli.show import listen, print_json, print_table
+
+if TYPE_CHECKING:
+    from lcprune.latency import LatencyRecord
 
 
 def latency(
@@ -35,7 +38,7 @@ def latency(
       lcprune latency torchvision:resnet50 --backend onnx
     """
     from lcprune.cli.sources import open_network, pick_device
-    from lcprune.study import latency_rows
+    from lcprune.latency import measure
 
     listen(quiet)
     where = pick_device(device)
@@ -43,19 +46,23 @@ def latency(
     shapes = {tuple(network.example.shape[1:]) for network in opened}
     if len(shapes) > 1:
         raise UsageError("these networks take different inputs; say one shape with --input-shape")
-    rows = latency_rows({n.name: n.model for n in opened}, opened[0].example, batch_sizes, not quiet, backend=backend)
+    records = measure(
+        {network.name: network.model for network in opened},
+        opened[0].example,
+        batch_sizes,
+        device=where,
+        backend=backend,
+        progress=not quiet,
+    )
     if json_:
-        print_json({"device": rows[0]["device"], "latency": rows})
+        print_json({"device": records[0].device, "latency": [asdict(record) for record in records]})
         return
     header = ["network", *[f"batch {size} (ms)" for size in batch_sizes]]
-    cells = []
-    for network in opened:
-        own = {row["batch_size"]: row for row in rows if row["network"] == network.name}
-        cells.append([network.name, *[_cell(own.get(size)) for size in batch_sizes]])
-    print_table(f"Milliseconds per image on {rows[0]['device']}", header, cells)
+    cells = [
+        [network.name, *[_cell(record) for record in records if record.network == network.name]] for network in opened
+    ]
+    print_table(f"Milliseconds per image on {records[0].device}", header, cells)
 
 
-def _cell(row: Mapping[str, Any] | None) -> str:
-    if row is None:
-        return "-"
-    return "out of memory" if row["ms"] is None else f"{row['ms']:.4g}"
+def _cell(record: LatencyRecord) -> str:
+    return "out of memory" if record.ms is None else f"{record.ms:.4g}"

@@ -21,8 +21,6 @@ def open_engine(ctx: typer.Context, search: Search, whole: bool = False) -> Iter
     search even if other machines, or another number of them, do the work.
 
     Args:
-        ctx: with the options of the command.
-        search: as the user set it.
         whole: whole searches are shared out, not the candidates of one.
     """
     name, address, workers, asynchronous, device = (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,14 +115,6 @@ Model = Annotated[
     ),
 ]
 Data = Annotated[
-    str,
-    typer.Option(
-        metavar="DATA",
-        help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory.",
-        rich_help_panel=MODEL,
-    ),
-]
-OptionalData = Annotated[
     str | None,
     typer.Option(
         metavar="DATA",
@@ -218,10 +212,6 @@ Recipe = Annotated[str, typer.Option(help="Named training recipe.", rich_help_pa
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", rich_help_panel=RUN)]
 Seeds = Annotated[int, typer.Option(min=1, help="How many trials, with seeds 0, 1, ...", rich_help_panel=RUN)]
 BatchSizes = Annotated[Numbers, typer.Option(parser=_numbers, metavar="N,N", help="Batch sizes.", rich_help_panel=RUN)]
-TrueLoss = Annotated[
-    int,
-    typer.Option(min=0, help="Also measure the true loss difference of so many units per group.", rich_help_panel=RUN),
-]
 Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.", rich_help_panel=RUN)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=RUN)]
 
@@ -249,7 +239,7 @@ Out = Annotated[
     str | None,
     typer.Option(
         metavar="FOLDER",
-        help="The run folder, or s3://... and the like; a new one in runs/ by default.",
+        help="The run folder; a new one in runs/ by default.",
         rich_help_panel=RUN,
     ),
 ]
@@ -266,3 +256,58 @@ Set = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.", rich_help_panel=RUN)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=RUN)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=RUN)]
+
+# Options that several commands have and read from their context: name -> (type, default).
+Group = Mapping[str, tuple[Any, Any]]
+NETWORK: Group = {
+    "data": (Data, None),
+    "weights": (Weights, None),
+    "num_classes": (NumClasses, None),
+    "input_shape": (InputShape, None),
+    "device": (Device, "auto"),
+}
+FOLDER: Group = {
+    "out": (Out, None),
+    "resume": (Resume, False),
+    "force": (Force, False),
+    "config": (Config, None),
+    "set_": (Set, None),
+    "report": (Report, True),
+    "json_": (Json, False),
+    "quiet": (Quiet, False),
+    "debug": (Debug, False),
+}
+STUDY: Group = {
+    **NETWORK,
+    "metric": (Metric, "l2"),
+    "min_keep": (MinKeep, 0.10),
+    "multiple_of": (MultipleOf, None),
+    "recipe": (Recipe, "finetune"),
+    "engine": (Engine, "local"),
+    "address": (Address, None),
+    "workers": (Workers, None),
+    **FOLDER,
+}
+
+
+def also(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: the command takes these options too, beside its own parameters."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(**{name: given[name] for name in own})
+
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for group in groups
+            for name, (kind, default) in group.items()
+        ]
+        everything = [*(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own.values()), *more]
+        run.__signature__ = inspect.Signature(everything)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in everything}
+        return run
+
+    return add

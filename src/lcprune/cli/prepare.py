@@ -66,13 +66,7 @@ def make_recipe(name: str, section: Mapping[str, Any], epochs: int | None = None
 
 
 def check_precision(device: torch.device, tuning: Recipe | None, evaluation: Evaluation | None = None) -> None:
-    """Refuse a precision that was asked for and does not work on this machine, before an hour is spent.
-
-    Args:
-        device: where the work is done.
-        tuning: how networks are trained, if they are.
-        evaluation: how candidates are judged, if they are.
-    """
+    """Refuse a precision that was asked for and does not work on this machine, before an hour is spent."""
     try:
         if tuning is not None and tuning.precision == "bf16":
             bf16.settle("bf16", device, TuneError)

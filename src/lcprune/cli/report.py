@@ -36,9 +36,7 @@ def report(
     with wrong_usage():
         opened = [RunFolder.open(path) for path in runs]
     page = write_report(opened, out or opened[0].file("report.html"), title)
-    if out is None:
-        opened[0].send()
     if json_:
         print_json({"report": str(page), "figures": sorted(str(f) for f in (page.parent / "figures").glob("*.svg"))})
     else:
-        print(page if out is not None else f"{opened[0].place.rstrip('/')}/report.html")
+        print(page)

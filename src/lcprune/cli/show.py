@@ -1,4 +1,4 @@
-"""What appears on the terminal: progress on stderr, results on stdout."""
+"""What appears on the terminal, progress on stderr and results on stdout; and the report at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from lcprune.runs import RunFolder
 
 # 93.77, 93.77 ± 0.06, 62.7 M, 50 %, -, or nothing.
 _NUMBER = re.compile(r"|-|out of memory|[-+\d.,e]+( ± [\d.]+)?( ?[kMGT%])?")
@@ -59,6 +61,27 @@ def print_table(title: str, header: Sequence[str], cells: Sequence[Sequence[str]
     if not sys.stdout.isatty():
         out.width = max(160, out.width)
     out.print(table)
+
+
+def write_run_report(run: RunFolder, title: str | None = None) -> None:
+    """Write `report.html` into the run's folder."""
+    from lcprune.report import write_report
+
+    write_report([run], run.file("report.html"), title)
+
+
+def tell(run: RunFolder, json_: bool, title: str = "", **more: Any) -> None:
+    """Print the results: a table, or JSON with `results` and the folder."""
+    rows = run.records("results")
+    if json_:
+        print_json({"run": str(run.path), "results": rows, **more})
+        return
+    if rows:
+        from lcprune.report.tables import result_table
+
+        print_table(title, *result_table(rows))
+    page = run.file("report.html")
+    print(f"\nreport: {page}" if page.is_file() else f"\nrun folder: {run.path}")
 
 
 def _plain(value: Any) -> Any:

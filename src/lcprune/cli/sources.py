@@ -10,7 +10,7 @@ import typer
 
 from lcprune import study
 from lcprune.cli.command import UsageError, wrong_usage
-from lcprune.mirror import is_url
+from lcprune.errors import first_line
 from lcprune.runs import RunFolder
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | Non
 
 def folder_setting(name: str, setting: str) -> Any:
     """A setting of the run folder called `name`; None if that is no folder."""
-    if not is_url(name) and not Path(name).is_dir():
+    if not Path(name).is_dir():
         return None
     with wrong_usage():
         return RunFolder.open(name).settings.get(setting)
@@ -69,6 +69,6 @@ def pick_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise UsageError(f"--device {name}: {reason}; --device auto takes what there is") from None
     return device

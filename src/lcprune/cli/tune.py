@@ -8,37 +8,21 @@ import typer
 
 import lcprune
 from lcprune.cli import options as o
-from lcprune.cli.command import UsageError, sections, start_run
-from lcprune.cli.finish import tell, write_run_report
-from lcprune.cli.show import listen, print_json, print_table
+from lcprune.cli.command import UsageError
+from lcprune.cli.show import print_json, print_table
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from lcprune.runs import RunFolder
     from lcprune.study import Network
 
 
+@o.also(o.NETWORK, o.FOLDER)
 def tune(
     ctx: typer.Context,
     model: o.Model,
-    data: o.OptionalData = None,
-    weights: o.Weights = None,
-    num_classes: o.NumClasses = None,
-    input_shape: o.InputShape = None,
     epochs: o.Epochs = None,
     recipe: o.Recipe = "finetune",
     seed: o.Seed = 0,
-    device: o.Device = "auto",
-    out: o.Out = None,
-    resume: o.Resume = False,
-    force: o.Force = False,
-    config: o.Config = None,
-    set_: o.Set = None,
-    report: o.Report = True,
-    json_: o.Json = False,
-    quiet: o.Quiet = False,
-    debug: o.Debug = False,
 ) -> None:
     """Fine-tune a network, usually the one that `lcprune prune` wrote.
 
@@ -48,50 +32,27 @@ def tune(
 
       lcprune tune runs/prune --set tune.distill=0.5 --out runs/tuned
     """
-    from lcprune.cli.prepare import check_precision, make_recipe
-    from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
-    from lcprune.study import epoch_rows, judge, save_plain
-    from lcprune.tune import fit
+    from lcprune.cli.training import open_training
+    from lcprune.study import WEIGHTS, epoch_rows
+    from lcprune.tune.checkpoint import save_weights
 
-    tuning = make_recipe(recipe, {"seed": seed, **sections(ctx).get("tune", {})}, epochs)
-    listen(quiet)
-    where = pick_device(device)
-    check_precision(where, tuning)
-    dataset = need_data(data or folder_setting(model, "data"), "tuning", seed)
-    network = open_network(model, weights, num_classes, input_shape, dataset, where)
-    teacher = teacher_of(network) if tuning.distill > 0 else None
-    describe_source(ctx, network, dataset)
-    with start_run(ctx, "tune", model) as run:
-        network.describe(run)
+    with open_training(ctx, "tuning") as session:
+        run, network = session.run, session.network
         graph = lcprune.trace(network.model, network.example)
-        before = judge(network.model, dataset, where)
-        result = fit(
-            network.model,
-            dataset,
-            tuning,
-            run_dir=run.file("tuning"),
-            resume=bool(resume),
-            teacher=teacher,
-            progress=not quiet,
-            device=where if device != "auto" else None,
-        )
-        network.model.eval()
+        before = session.judge()
+        result = session.fit(run.file("tuning"))
         if run.writes and not run.records("results"):
-            _record(run, network, graph, before, judge(network.model, dataset, where), seed)
+            _record(run, network, graph, before, session.judge(), seed)
             run.add("training", *epoch_rows(run.records("results")[-1]["network"], result.history))
             if network.plan is not None:
                 lcprune.save(run.path, network.model, network.plan)
             else:
-                save_plain(run, network.model)
-        if report and run.writes:
-            write_run_report(run)
-    if run.writes:
-        tell(run, json_)
+                save_weights(run.file(WEIGHTS), network.model)
 
 
 def evaluate(
     model: o.Model,
-    data: o.OptionalData = None,
+    data: o.Data = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
@@ -124,22 +85,6 @@ def evaluate(
     else:
         cells = [[model, split, str(images), f"{loss:.4f}", f"{100 * accuracy:.2f}"]]
         print_table("", ["network", "split", "images", "loss", "accuracy (%)"], cells)
-
-
-def teacher_of(network: Network) -> nn.Module:
-    """The network before it was pruned, with its weights: what distillation imitates."""
-    from lcprune.cli.sources import open_network
-
-    if network.plan is None or network.run is None or network.run.command != "prune":
-        raise UsageError("tune.distill needs a teacher, the network before it was pruned: tune a folder of `prune`")
-    source = network.run.settings
-    return open_network(
-        str(source["model"]),
-        source.get("weights"),
-        source.get("num_classes"),
-        source.get("input_shape"),
-        device=network.example.device,
-    ).model
 
 
 def _record(

@@ -7,9 +7,8 @@ for images, labels in data.batches("train", 128, limit=3000, seed=0): ...
 from lcprune.data.augment import Augmentation
 from lcprune.data.dataset import ArraySplit, Batches, Dataset, Split
 from lcprune.data.decoded import DecodedSplit
-from lcprune.data.embedded import digits
 from lcprune.data.files import FileSplit
-from lcprune.data.registry import from_arrays, hold_out, load
+from lcprune.data.registry import digits, from_arrays, hold_out, load
 
 __all__ = [
     "ArraySplit",

@@ -35,8 +35,6 @@ def draw(count: int, augmentation: Augmentation, generator: torch.Generator) -> 
     """Random crops and flips for `count` images.
 
     Args:
-        count: images.
-        augmentation: what to draw.
         generator: a generator on the CPU, so that every device sees the same draws.
 
     Returns:
@@ -55,8 +53,6 @@ def gather(padded: Tensor, index: Tensor, drawn: Tensor, height: int, width: int
         padded: uint8 (N, padded height, padded width, channels).
         index: int64 (B,), which images.
         drawn: int64 (3, B), from `draw`.
-        height: of the crop.
-        width: of the crop.
 
     Returns:
         uint8 (B, height, width, channels).
@@ -67,11 +63,3 @@ def gather(padded: Tensor, index: Tensor, drawn: Tensor, height: int, width: int
     mirrored = drawn[2, :, None]
     columns = drawn[1, :, None] + across + mirrored * (width - 1 - 2 * across)
     return padded[index[:, None, None], rows[:, :, None], columns[:, None, :]]
-
-
-def crop_and_flip(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """One augmented copy of each of a batch of uint8 (N, height, width, channels) images."""
-    drawn = draw(len(images), augmentation, generator).to(images.device)
-    index = torch.arange(len(images), device=images.device)
-    height, width = images.shape[1:3]
-    return gather(pad_images(images, augmentation.pad), index, drawn, height, width)

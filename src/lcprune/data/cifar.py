@@ -1,4 +1,4 @@
-"""CIFAR-10: one npz, the python batches, or the binary ones.
+"""CIFAR-10: one npz, or the python batches.
 
 The python batches are pickles; they are read by an unpickler that knows arrays, numbers and strings only, so
 that no code from the file can run.
@@ -23,15 +23,15 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 Arrays = dict[str, np.ndarray]
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
-_RECORD = 1 + 3 * 32 * 32
+_PIXELS = 3 * 32 * 32
 
 
 def read(path: Path, download: bool = False) -> Arrays:
     """Images and labels of CIFAR-10.
 
     Args:
-        path: an npz file with x_train, y_train, x_test, y_test, or a folder that holds one, the python
-            batches or the binary ones (or holds a folder with them).
+        path: an npz file with x_train, y_train, x_test, y_test, or a folder that holds one or the python batches
+            (or holds a folder with them).
         download: fetch the data into `path` through torchvision where it is not there yet.
 
     Returns:
@@ -43,16 +43,10 @@ def read(path: Path, download: bool = False) -> Arrays:
         found = _find(path)
     if found is None:
         raise DataError(
-            f"no CIFAR-10 at {path}: looked for an .npz file with {', '.join(_KEYS)}, for "
-            "cifar-10-batches-py/data_batch_1 ... 5 and test_batch, "
-            "and for cifar-10-batches-bin/data_batch_1.bin ..."
+            f"no CIFAR-10 at {path}: looked for an .npz file with {', '.join(_KEYS)} "
+            "and for cifar-10-batches-py/data_batch_1 ... 5 and test_batch"
         )
-    if found.is_file():
-        arrays = read_npz(found)
-    elif (found / "test_batch").is_file():
-        arrays = _join(found, "", _python_batch)
-    else:
-        arrays = _join(found, ".bin", _binary_batch)
+    arrays = read_npz(found) if found.is_file() else _read_batches(found)
     for part in ("train", "test"):
         shape = arrays[f"x_{part}"].shape
         if shape[1:] != (32, 32, 3):
@@ -94,8 +88,8 @@ def check(arrays: Arrays, source: str) -> Arrays:
 def _find(path: Path) -> Path | None:
     if path.is_file():
         return path
-    for folder in (path, path / "cifar-10-batches-py", path / "cifar-10-batches-bin"):
-        if (folder / "test_batch").is_file() or (folder / "test_batch.bin").is_file():
+    for folder in (path, path / "cifar-10-batches-py"):
+        if (folder / "test_batch").is_file():
             return folder
     files = sorted(path.glob("*.npz"))
     named = [file for file in files if "cifar" in file.name]
@@ -103,25 +97,17 @@ def _find(path: Path) -> Path | None:
     return candidates[0] if candidates else None
 
 
-def _join(folder: Path, suffix: str, reader: Any) -> Arrays:
-    absent = [name for name in (*_TRAIN, "test_batch") if not (folder / (name + suffix)).is_file()]
+def _read_batches(folder: Path) -> Arrays:
+    absent = [name for name in _TRAIN if not (folder / name).is_file()]
     if absent:
-        raise DataError(f"{folder} lacks {', '.join(name + suffix for name in absent)}")
-    parts = [reader(folder / (name + suffix)) for name in _TRAIN]
-    x_test, y_test = reader(folder / f"test_batch{suffix}")
+        raise DataError(f"{folder} lacks {', '.join(absent)}")
+    parts = [_read_batch(folder / name) for name in _TRAIN]
+    x_test, y_test = _read_batch(folder / "test_batch")
     x_train, y_train = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return check({"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}, str(folder))
 
 
-def _binary_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    raw = np.fromfile(file, dtype=np.uint8)
-    if not len(raw) or len(raw) % _RECORD:
-        raise DataError(f"{file} has {len(raw)} bytes, not a multiple of {_RECORD}: truncated?")
-    records = raw.reshape(-1, _RECORD)
-    return _images(records[:, 1:]), records[:, 0].astype(np.int64)
-
-
-def _python_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
+def _read_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         stored = _ArrayUnpickler(io.BytesIO(file.read_bytes()), encoding="bytes").load()
         data, labels = np.asarray(stored[b"data"]), np.asarray(stored[b"labels"])
@@ -129,16 +115,12 @@ def _python_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
         raise
     except Exception as error:  # damaged pickles fail in many ways
         raise DataError(f"{file} is not a CIFAR-10 batch (truncated?): {type(error).__name__}: {error}") from error
-    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _RECORD - 1 or len(data) != len(labels):
+    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _PIXELS or len(data) != len(labels):
         raise DataError(
             f"{file}: data is {data.dtype} {data.shape} with {len(labels)} labels, "
-            f"expected uint8 (N, {_RECORD - 1}) with N labels"
+            f"expected uint8 (N, {_PIXELS}) with N labels"
         )
-    return _images(data), labels.astype(np.int64)
-
-
-def _images(rows: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels.astype(np.int64)
 
 
 class _ArrayUnpickler(pickle.Unpickler):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lcprune.data.augment import Augmentation, crop_and_flip
+from lcprune.data.augment import Augmentation
 from lcprune.data.decoded import DecodedSplit, decode
 from lcprune.data.files import FileSplit
 from lcprune.errors import DataError
@@ -113,7 +113,6 @@ class Dataset:
         *,
         limit: int | None = None,
         seed: int | None = None,
-        augment: bool = False,
         device: str | torch.device = "cpu",
         workers: int = 0,
     ) -> Batches:
@@ -124,7 +123,6 @@ class Dataset:
             batch_size: images per batch; the last batch may be smaller.
             limit: use at most so many images.
             seed: draw the images in random order, without replacement; None takes them in the order stored.
-            augment: crop and flip as for training (drawn with `seed`, the same at every pass).
             device: where the tensors go.
             workers: processes that decode image files; 0 decodes here.
         """
@@ -138,26 +136,19 @@ class Dataset:
             order = np.arange(count)
         else:
             order = np.random.default_rng(seed).permutation(len(chosen))[:count]
-        return Batches(self, chosen, order, batch_size, augment, seed or 0, torch.device(device), workers)
+        return Batches(self, chosen, order, batch_size, torch.device(device), workers)
 
 
+@dataclass(frozen=True, eq=False)
 class Batches:
     """Iterable of (images, labels); see `Dataset.batches`."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        split: Split,
-        order: np.ndarray,
-        batch_size: int,
-        augment: bool,
-        seed: int,
-        device: torch.device,
-        workers: int,
-    ) -> None:
-        self.dataset, self.split, self.order = dataset, split, order
-        self.batch_size, self.augment, self.seed = batch_size, augment, seed
-        self.device, self.workers = device, workers
+    dataset: Dataset
+    split: Split
+    order: np.ndarray
+    batch_size: int
+    device: torch.device
+    workers: int
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.batch_size)
@@ -170,18 +161,11 @@ class Batches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         parts = [self.order[i : i + self.batch_size] for i in range(0, len(self.order), self.batch_size)]
         if isinstance(self.split, FileSplit):
-            key = (self.seed, 0) if self.augment else None
-            for images, labels in self.split.loader(parts, key, self.workers, self.device):
+            for images, labels in self.split.loader(parts, None, self.workers, self.device):
                 yield self.dataset.normalise(images), labels
             return
-        generator = torch.Generator().manual_seed(self.seed)
         for part in parts:
             index = torch.from_numpy(part)
-            if isinstance(self.split, DecodedSplit):
-                images = self.split.random_crops(index, generator) if self.augment else self.split.central(index)
-            else:
-                images = self.split.images[index]
-                if self.augment:
-                    images = crop_and_flip(images, self.dataset.augmentation, generator)
+            images = self.split.central(index) if isinstance(self.split, DecodedSplit) else self.split.images[index]
             labels = self.split.labels[index].to(self.device, non_blocking=True)
             yield self.dataset.normalise(images.to(self.device, non_blocking=True)), labels

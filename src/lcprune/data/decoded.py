@@ -60,12 +60,6 @@ class DecodedSplit:
         rows, columns = (height - self.size) // 2 + line, (width - self.size) // 2 + line
         return self.pixels[(start + rows * width)[:, :, None] + columns[:, None, :]]
 
-    def random_crops(self, index: Tensor, generator: torch.Generator) -> Tensor:
-        """Random resized crops and flips of images, float32 (B, size, size, 3), where the pixels are."""
-        places = self.places[:, index]
-        crops = draw_crops(places, generator)
-        return sample(self.pixels, places.to(self.pixels.device), crops.to(self.pixels.device), self.size)
-
 
 def decode(split: FileSplit, threads: int | None = None, progress: bool = False) -> DecodedSplit:
     """Read all images of a split.
@@ -73,7 +67,6 @@ def decode(split: FileSplit, threads: int | None = None, progress: bool = False)
     Args:
         split: the files; images are brought to its `resize` pixels along their shorter side.
         threads: that decode; None for one per processor.
-        progress: show a bar.
     """
     images = []
     with (

@@ -49,7 +49,6 @@ class FileSplit:
         """One image, uint8 (size, size, 3).
 
         Args:
-            index: which.
             generator: draw a random resized crop and a flip; None takes the central crop.
         """
         image, bilinear = self._open(index)

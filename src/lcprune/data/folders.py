@@ -113,7 +113,6 @@ def stratified(labels: np.ndarray, fraction: float, generator: np.random.Generat
     Args:
         labels: int (N,).
         fraction: between 0 and 1; the total is rounded, so that it is exact over all classes.
-        generator: draws which.
 
     Returns:
         Sorted indices of the rest, and of the part.

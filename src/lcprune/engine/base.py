@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lcprune.errors import ConfigError
@@ -41,9 +40,7 @@ class Engine(ABC):
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         return None
 
     def settle(self, search: Search) -> Search:
@@ -66,8 +63,6 @@ class Engine(ABC):
         *,
         names: Sequence[str] | None = None,
         gpus: float | None = None,
-        cpus: float | None = None,
-        retries: int = 3,
         title: str = "tasks",
         progress: bool = False,
     ) -> Iterator[tuple[int, Any]]:
@@ -82,8 +77,9 @@ class Engine(ABC):
                     rows[index] = row                            # write it down: finished cells are not lost
 
         `make_engine("local")` runs the same cells one after another. A task whose process or machine dies is run again
-        from its beginning, elsewhere: let it write checkpoints to a place that every machine sees and go on from
-        them. Whatever lcprune logs inside a task appears in this process's log with the task's name and machine.
+        from its beginning, elsewhere, three times at most: let it write checkpoints to a place that every machine sees
+        and go on from them. An exception that it raises is raised here. Whatever lcprune logs inside a task appears in
+        this process's log with the task's name and machine.
 
         Args:
             task: a function; it and the items travel to other processes. On a GPU it finds its device as `cuda`.
@@ -91,9 +87,6 @@ class Engine(ABC):
             names: what to call the tasks in logs; their positions if None.
             gpus: share of a GPU that each task holds, e.g. 0.25 for four tasks on one; None divides them among the
                 engine's workers. Where there are none, tasks run on cores.
-            cpus: cores that each task holds; likewise.
-            retries: how often a task is run again after its process or machine died. An exception that the task
-                raises is not a death: it is raised here.
             title: of the progress bar.
             progress: show it.
         """
@@ -117,8 +110,6 @@ class LocalEngine(Engine):
         *,
         names: Sequence[str] | None = None,
         gpus: float | None = None,
-        cpus: float | None = None,
-        retries: int = 3,
         title: str = "tasks",
         progress: bool = False,
     ) -> Iterator[tuple[int, Any]]:

@@ -9,7 +9,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,7 @@ from lcprune.engine.evaluator import CrewEvaluator
 from lcprune.engine.shares import default_workers, share
 from lcprune.engine.voices import LogListener
 from lcprune.engine.worker import Case, run_task
-from lcprune.errors import EngineError, MissingDependencyError
+from lcprune.errors import EngineError, MissingDependencyError, first_line
 from lcprune.evaluate import Evaluation
 from lcprune.progress import Progress
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
 logger = logging.getLogger("lcprune")
+
+RETRIES = 3  # of a task whose process or machine died
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +74,7 @@ class RayEngine(Engine):
                 ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 where = f"at {self.address!r}" if self.address else "on this machine"
-                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise EngineError(f"no Ray cluster could be reached or started {where}: {line}") from error
+                raise EngineError(f"no Ray cluster could be reached or started {where}: {first_line(error)}") from error
             self._ours = True
         self._depth += 1
         if self._depth == 1:
@@ -87,9 +88,7 @@ class RayEngine(Engine):
             )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         self._depth -= 1
         if self._depth:
             return
@@ -136,8 +135,6 @@ class RayEngine(Engine):
         *,
         names: Sequence[str] | None = None,
         gpus: float | None = None,
-        cpus: float | None = None,
-        retries: int = 3,
         title: str = "tasks",
         progress: bool = False,
     ) -> Iterator[tuple[int, Any]]:
@@ -145,15 +142,14 @@ class RayEngine(Engine):
         _send_user_modules()
         self.dismiss()  # tasks need the room that idle judges hold
         part = share(max(1, min(len(items), self.workers)), self.machines(), self.gpus)
-        cpus = part.cpus if cpus is None else cpus
         gpus = part.gpus if gpus is None or not part.gpus else gpus
         function: Any = ray.remote(run_task)
-        options = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": retries, "scheduling_strategy": "SPREAD"}
+        options = {"num_cpus": part.cpus, "num_gpus": gpus, "max_retries": RETRIES, "scheduling_strategy": "SPREAD"}
         labels = list(names) if names is not None else [f"task {index}" for index in range(len(items))]
         shared = ray.put(task)
         calls = {
             function.options(name=label, **options).remote(
-                shared, item, label, self.ear.queue, self._threads(int(cpus))
+                shared, item, label, self.ear.queue, self._threads(part.cpus)
             ): index
             for index, (item, label) in enumerate(zip(items, labels, strict=True))
         }
@@ -164,7 +160,7 @@ class RayEngine(Engine):
                     self.ear.listen()
                     for call in done:
                         index = calls.pop(call)
-                        result = _result(call, labels[index], retries)
+                        result = _result(call, labels[index])
                         bar.advance(last=labels[index])
                         yield index, result
         finally:
@@ -199,11 +195,7 @@ class RayEngine(Engine):
 
 
 def import_ray() -> Any:
-    """Ray, if it is installed.
-
-    Raises:
-        MissingDependencyError: it is not.
-    """
+    """Ray; where it is not installed, an error says how to get it."""
     try:
         import ray
     except ImportError:
@@ -220,7 +212,7 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _result(call: Any, label: str, retries: int) -> Any:
+def _result(call: Any, label: str) -> Any:
     ray = import_ray()
     try:
         return ray.get(call)
@@ -229,8 +221,8 @@ def _result(call: Any, label: str, retries: int) -> Any:
             raise error.cause from error  # which has the story of what happened there
         raise
     except ray.exceptions.RayError as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise EngineError(f"{label}: its process or machine died, and {retries} more did after it: {line}") from None
+        line = first_line(error)
+        raise EngineError(f"{label}: its process or machine died, and {RETRIES} more did after it: {line}") from None
 
 
 def _send_user_modules() -> None:

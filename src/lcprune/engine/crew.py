@@ -11,7 +11,7 @@ from typing import Any
 from lcprune.engine.shares import Share
 from lcprune.engine.voices import LogListener
 from lcprune.engine.worker import Worker
-from lcprune.errors import EngineError
+from lcprune.errors import EngineError, first_line
 
 logger = logging.getLogger("lcprune")
 
@@ -43,11 +43,6 @@ class Crew:
 
     A worker that dies takes nothing along: Ray starts it again, where there is room, and its candidate goes to
     whoever is free. So a search goes on with fewer workers while a machine is missing, and with all when it is back.
-
-    Args:
-        count: of workers.
-        part: what each of them holds.
-        ear: hears what they say.
     """
 
     def __init__(self, count: int, part: Share, ear: LogListener) -> None:
@@ -121,7 +116,7 @@ class Crew:
         try:
             self._places[number] = ray.get(reference)
         except ray.exceptions.RayError as error:
-            raise EngineError(f"worker {number} cannot be started: {_first_line(error)}") from None
+            raise EngineError(f"worker {number} cannot be started: {first_line(error)}") from None
         logger.info("worker %d is ready (%s)", number, self._places[number])
         self._free.append(number)
         self._dispatch()
@@ -138,11 +133,11 @@ class Crew:
             raise
         except ray.exceptions.RayError as error:
             place = self._places.pop(number, "?")
-            logger.warning("worker %d (%s) died: its candidate is judged again (%s)", number, place, _first_line(error))
+            logger.warning("worker %d (%s) died: its candidate is judged again (%s)", number, place, first_line(error))
             self._await(number)
             if request.attempts >= _ATTEMPTS:
                 raise EngineError(
-                    f"{_ATTEMPTS} workers died of the same candidate; the last: {_first_line(error)}. Is memory short? "
+                    f"{_ATTEMPTS} workers died of the same candidate; the last: {first_line(error)}. Is memory short? "
                     "Try a smaller search.batch_size or fewer workers"
                 ) from None
             if not request.dropped:
@@ -168,7 +163,3 @@ class Crew:
             "no worker is at work: the cluster has no room for one (%d cores, %g GPU each); waiting for a machine",
             *self.part,
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -15,11 +15,7 @@ from lcprune.files import atomic_write
 
 
 class Desk:
-    """The actor; a restarted one finds everything where it was.
-
-    Args:
-        folder: on its machine.
-    """
+    """The actor; a restarted one finds everything where it was."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ class CrewEvaluator(Evaluator):
     """Losses of selections, computed elsewhere and remembered here; judges several candidates at the same time.
 
     Args:
-        graph: of the network.
-        loss_fn: of an output and a target.
         crew: gives the workers, started when they are first needed.
         case: reference of what they judge with.
         precision: what candidates are ranked in.
@@ -40,11 +37,10 @@ class CrewEvaluator(Evaluator):
         super().__init__(graph, [], loss_fn)
         self.precision = precision
         self._crew, self._case, self._exact = crew, case, exact
-        self._selections: dict[int, bytes] = {}  # submitted and not collected, by number
-        self._requests: dict[bytes, Request] = {}  # being judged, by selection
-        self._done: deque[int] = deque()  # judged and not collected
-        # Losses of these. They count as known when the first candidate of a selection is collected, so that
-        # `cached` does not depend on who was faster.
+        self._waiting: dict[int, bytes] = {}  # selections submitted and not collected, by number
+        self._asked: set[bytes] = set()  # selections being judged
+        # Their losses. They count as known when the first candidate of a selection is collected, so that `cached`
+        # does not depend on who was faster.
         self._fresh: dict[bytes, float] = {}
 
     def exactly(self) -> CrewEvaluator:
@@ -53,50 +49,49 @@ class CrewEvaluator(Evaluator):
 
     def submit(self, number: int, kept: Kept) -> None:
         """Have a candidate judged; an equal selection is judged once."""
-        selection = self._key(kept)
-        self._selections[number] = selection
-        if selection in self._known or selection in self._fresh:
-            self._done.append(number)
-        elif selection not in self._requests:
-            self._requests[selection] = Request(self._case, selection, self._exact)
-            self._crew().submit(self._requests[selection])
+        self._waiting[number] = self._ask(kept)
 
     def collect(self, number: int | None) -> Judged:
         """Wait for a candidate, or for any."""
-        while not self._done if number is None else number not in self._done:
+        wanted = list(self._waiting) if number is None else [number]
+        while not (done := [one for one in wanted if self._is_judged(self._waiting[one])]):
             self._finish_one()
-        number = self._done[0] if number is None else number
-        self._done.remove(number)
-        selection = self._selections.pop(number)
+        selection = self._waiting.pop(done[0])
         cached = selection in self._known
         if cached:
             self.work.hits += 1
         else:
             self.work.evaluations += 1
             self._known[selection] = self._fresh.pop(selection)
-        return Judged(number, self._known[selection], cached)
+        return Judged(done[0], self._known[selection], cached)
 
     def forget(self) -> None:
         """Drop what was submitted and not collected."""
-        if self._requests:
+        if self._asked:
             self._crew().forget()
-        self._selections.clear()
-        self._requests.clear()
+        self._waiting.clear()
+        self._asked.clear()
         self._fresh.clear()
-        self._done.clear()
+
+    def compute(self, kept: Kept) -> float:
+        selection = self._ask(kept)
+        while not self._is_judged(selection):
+            self._finish_one()
+        return self._fresh.pop(selection) if selection in self._fresh else self._known[selection]
+
+    def _ask(self, kept: Kept) -> bytes:
+        selection = self._key(kept)
+        if not self._is_judged(selection) and selection not in self._asked:
+            self._asked.add(selection)
+            self._crew().submit(Request(self._case, selection, self._exact))
+        return selection
+
+    def _is_judged(self, selection: bytes) -> bool:
+        return selection in self._known or selection in self._fresh
 
     def _finish_one(self) -> None:
         request, (loss, preparing, evaluating) = self._crew().next()
         self.work.preparing += preparing
         self.work.evaluating += evaluating
-        self._requests.pop(request.selection)
+        self._asked.discard(request.selection)
         self._fresh[request.selection] = loss if math.isfinite(loss) else math.inf
-        self._done.extend(number for number, key in self._selections.items() if key == request.selection)
-
-    def compute(self, kept: Kept) -> float:
-        crew = self._crew()
-        crew.submit(Request(self._case, self._key(kept), self._exact))
-        _, (loss, preparing, evaluating) = crew.next()
-        self.work.preparing += preparing
-        self.work.evaluating += evaluating
-        return loss

@@ -18,9 +18,7 @@ def share(count: int, machines: Sequence[Mapping[str, float]], use_gpus: bool = 
     """What each of `count` workers holds, so that they all fit where that is possible.
 
     Args:
-        count: of workers.
         machines: resources of each, as Ray reports them: "CPU", "GPU".
-        use_gpus: whether there is work for GPUs.
     """
     gpus = [machine.get("GPU", 0.0) for machine in machines]
     if use_gpus and sum(gpus) > 0:

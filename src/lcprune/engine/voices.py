@@ -60,12 +60,7 @@ def whereabouts() -> str:
 
 @contextlib.contextmanager
 def speaking(queue: Any, name: str) -> Iterator[None]:
-    """In a worker: send lcprune's log lines to the process that listens.
-
-    Args:
-        queue: the listener's.
-        name: of the worker or task.
-    """
+    """In a worker: send lcprune's log lines to the process that listens."""
     handler = _LogSender(queue, f"{name}, {whereabouts()}")
     before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)

@@ -40,25 +40,15 @@ class Case:
     @classmethod
     def pack(cls, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, threads: int) -> Case:
         """Make it ready to travel."""
-        cpu = replace(
-            graph,
-            model=copy.deepcopy(graph.model).cpu(),
-            example_inputs=pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, graph.example_inputs),
-        )
         batch = collate(samples, len(samples), "cpu")[0]
-        return cls(cpu, pytree.tree_map(_to_array, (batch.inputs, batch.target)), batch.size, how, threads)
+        images = pytree.tree_map(_to_array, (batch.inputs, batch.target))
+        return cls(moved(graph, torch.device("cpu")), images, batch.size, how, threads)
 
     def evaluator(self) -> Evaluator:
         """What judges the candidates, on this worker's device."""
-        device = own_device()
         stacked = pytree.tree_map_only(np.ndarray, torch.tensor, self.images)  # a copy: the shared one is read-only
         samples = [pytree.tree_map(lambda leaf: leaf[row], stacked) for row in range(self.count)]  # noqa: B023
-        graph = replace(
-            self.graph,
-            model=self.graph.model.to(device),
-            example_inputs=pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device), self.graph.example_inputs),
-        )
-        return make_evaluator(graph, samples, self.how)
+        return make_evaluator(moved(self.graph, own_device()), samples, self.how)
 
 
 class Worker:
@@ -77,10 +67,7 @@ class Worker:
         """Loss of a selection, and the seconds spent preparing and evaluating it.
 
         Args:
-            name: of this worker, in logs.
-            queue: where its log lines go.
             case: reference of a `Case`, in a list, so that it is fetched only if it is not here yet.
-            selection: one bit per unit.
             exact: in true float32, whatever candidates are ranked in.
         """
         with speaking(queue, name):
@@ -108,6 +95,16 @@ def run_task(task: Callable[[Any], Any], item: Any, name: str, queue: Any, threa
     torch.set_num_threads(threads)
     with speaking(queue, name):
         return task(item)
+
+
+def moved(graph: ChannelGraph, device: torch.device) -> ChannelGraph:
+    """The graph with its example inputs, and a copy of its network if it is not there yet, on a device."""
+    there = next(graph.model.parameters()).device == device
+    return replace(
+        graph,
+        model=graph.model if there else copy.deepcopy(graph.model).to(device),
+        example_inputs=pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device), graph.example_inputs),
+    )
 
 
 def own_device() -> torch.device:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lcprune.bf16 import processor
 from lcprune.errors import LatencyError
 from lcprune.latency.process import many_compilations
 
@@ -132,11 +133,7 @@ def make_backend(name: str = "eager", device: str | torch.device | None = None) 
 
 
 def check_backend(name: str) -> str:
-    """The name, if there is such a backend.
-
-    Raises:
-        LatencyError: there is none.
-    """
+    """The name; refused where there is no such backend."""
     if name not in BACKENDS:
         raise LatencyError(f"there is no backend {name!r}; choose one of {', '.join(BACKENDS)}")
     return name
@@ -146,10 +143,4 @@ def device_name(device: torch.device) -> str:
     """What a person calls the device: the GPU's name, or the CPU's."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = dict(line.split(":", 1) for line in file if ":" in line)
-        model = {key.strip(): value.strip() for key, value in lines.items()}.get("model name", "")
-    except OSError:
-        model = ""
-    return f"cpu {model or platform.processor() or platform.machine()}".strip()
+    return f"cpu {processor().get('model name', platform.machine())}"

@@ -55,7 +55,6 @@ class Clock:
         """The same clock for a network that was cut before: groups of which one unit is left are no longer there.
 
         Args:
-            graph: of the cut network.
             kept: what is left of each group of the first network.
         """
         names = self.graph.cost.names
@@ -90,10 +89,7 @@ def make_clock(
     """What predicts and measures a network's latency.
 
     Args:
-        graph: of the network.
         latency: how latency is known; its limits do not matter here.
-        min_keep: share of every group that stays.
-        multiple_of: of kept widths.
         folder: of the run, where the measured points are saved; None saves them nowhere.
         resume: read them from there: a search that goes on keeps the limit it began with.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from lcprune.errors import BudgetError
@@ -45,9 +44,6 @@ def hold(
     """Measure a cut network; while it misses the limit, or leaves much of it unused, select again, a few times at most.
 
     Args:
-        clock: of the network before.
-        limit: on its latency.
-        kept: what was selected.
         cut: makes the plan and the smaller network.
         again: selects from the same ranking with at most so many MACs; None if this method cannot.
         keep: where the answer is written down.
@@ -59,7 +55,8 @@ def hold(
         of the limit.
     """
     if clock.backend is None:
-        predicted, most = float(clock.predict(_counts(kept))), limit.of(clock.whole)
+        counts = np.array([len(units) for units in kept], dtype=np.int64)
+        predicted, most = float(clock.predict(counts)), limit.of(clock.whole)
         about = {} if clock.table is None else clock.table.about
         met = predicted <= most * (1 + 1e-9)
         return *cut(kept), LatencyOutcome(most, predicted_ms=predicted, met=met, about=about)
@@ -182,7 +179,3 @@ def _recall(keep: Path | None, limit: Limit, selected: Kept) -> tuple[Kept, Late
 
 def _plain(kept: Kept) -> list[list[int]]:
     return [np.asarray(units).tolist() for units in kept]
-
-
-def _counts(kept: Kept) -> NDArray[np.int64]:
-    return np.array([len(units) for units in kept], dtype=np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lcprune import bf16
 from lcprune.errors import LatencyError
-from lcprune.latency.backends import Backend, make_backend
+from lcprune.latency.backends import Backend, device_name, make_backend
 from lcprune.latency.turns import Turns
 from lcprune.progress import Progress
 
@@ -26,33 +26,25 @@ _LARGE = 2**24  # bytes of a network's inputs
 
 @dataclass(frozen=True)
 class LatencyRecord:
-    """Latency of one network at one batch size.
+    """Latency of one network at one batch size, per image; None when it could not run.
 
     Attributes:
-        model: its name.
+        network: its name.
         batch_size: images at a time.
         device: what it ran on.
-        ms: median milliseconds per batch; None when it could not run.
-        ms_per_image: the same per image.
-        low: first quartile, milliseconds per image.
+        ms: median milliseconds.
+        low: first quartile.
         high: third quartile.
-        rounds: how many times it was measured.
         error: why there is no figure, e.g. "out of memory".
     """
 
-    model: str
+    network: str
     batch_size: int
     device: str
-    ms: float | None
-    ms_per_image: float | None
-    low: float | None
-    high: float | None
-    rounds: int
+    ms: float | None = None
+    low: float | None = None
+    high: float | None = None
     error: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return asdict(self)
 
 
 @torch.inference_mode()
@@ -92,7 +84,7 @@ def measure(
     runner = make_backend(backend, device) if isinstance(backend, str) else backend
     for model in models.values():
         bf16.refuse_network(model, runner.device, LatencyError)
-    label = torch.cuda.get_device_name(runner.device) if runner.device.type == "cuda" else str(runner.device)
+    label = device_name(runner.device) if runner.device.type == "cuda" else str(runner.device)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     records: list[LatencyRecord] = []
     with _lent(models, runner.device), Progress("latency", len(batch_sizes) * rounds, enabled=progress) as bar:
@@ -137,10 +129,10 @@ def measure_networks(
 
 def _record(name: str, size: int, device: str, times: list[float], error: str | None) -> LatencyRecord:
     if error is not None:
-        return LatencyRecord(name, size, device, None, None, None, None, 0, error)
+        return LatencyRecord(name, size, device, error=error)
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     to_ms = 1000 / size
-    return LatencyRecord(name, size, device, 1000 * middle, middle * to_ms, low * to_ms, high * to_ms, len(times))
+    return LatencyRecord(name, size, device, middle * to_ms, low * to_ms, high * to_ms)
 
 
 @contextlib.contextmanager

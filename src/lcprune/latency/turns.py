@@ -24,7 +24,6 @@ class Turns:
     """Networks that take turns.
 
     Args:
-        backend: what runs them.
         seconds: least time of one measurement; fast networks run several times in it.
         tick: called after every round.
 
@@ -52,7 +51,6 @@ class Turns:
         Args:
             models: name -> network, on the backend's device and in evaluation mode.
             inputs: their arguments; repeated to the batch size.
-            batch: samples at a time.
             rounds: fewest and most; None is 5 to 15, fewer for networks that take long.
             warmup: runs before anything is measured.
         """

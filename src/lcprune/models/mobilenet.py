@@ -24,10 +24,7 @@ class InvertedResidual(nn.Module):
     """Expand with 1x1, filter depth-wise with 3x3, project with 1x1.
 
     Args:
-        in_channels: channels that come in.
-        channels: channels that go out.
         expansion: factor of the inner width; 1 leaves the first convolution out.
-        stride: of the depth-wise convolution.
     """
 
     def __init__(self, in_channels: int, channels: int, expansion: int, stride: int) -> None:
@@ -46,11 +43,7 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Inverted residual blocks between a 3x3 and a 1x1 convolution.
-
-    Args:
-        num_classes: outputs.
-    """
+    """Inverted residual blocks between a 3x3 and a 1x1 convolution."""
 
     def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
@@ -80,8 +73,3 @@ def _conv(in_channels: int, channels: int, kernel: int, stride: int = 1, groups:
         nn.BatchNorm2d(channels),
         nn.ReLU6(),
     ]
-
-
-def mobilenetv2(num_classes: int = 10) -> MobileNetV2:
-    """MobileNetV2 for 32x32 images."""
-    return MobileNetV2(num_classes)

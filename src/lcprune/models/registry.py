@@ -9,25 +9,29 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lcprune.errors import ModelError
-from lcprune.models import mobilenet, resnet, vgg
+from lcprune.errors import ModelError, first_line
+from lcprune.models.mobilenet import MobileNetV2
+from lcprune.models.resnet import ResNet
+from lcprune.models.vgg import VGG
 from lcprune.models.weights import head_name, load_weights
 
+_CIFAR = (3, 32, 32)
 _BUILTIN: dict[str, tuple[Callable[..., nn.Module], tuple[int, int, int]]] = {
-    "resnet20": (resnet.resnet20, (3, 32, 32)),
-    "resnet32": (resnet.resnet32, (3, 32, 32)),
-    "resnet44": (resnet.resnet44, (3, 32, 32)),
-    "resnet56": (resnet.resnet56, (3, 32, 32)),
-    "resnet110": (resnet.resnet110, (3, 32, 32)),
-    "vgg16": (vgg.vgg16, (3, 32, 32)),
-    "mobilenetv2": (mobilenet.mobilenetv2, (3, 32, 32)),
-    "digits_resnet": (resnet.digits_resnet, (1, 8, 8)),
+    "resnet20": (partial(ResNet, 3), _CIFAR),
+    "resnet32": (partial(ResNet, 5), _CIFAR),
+    "resnet44": (partial(ResNet, 7), _CIFAR),
+    "resnet56": (partial(ResNet, 9), _CIFAR),
+    "resnet110": (partial(ResNet, 18), _CIFAR),
+    "vgg16": (VGG, _CIFAR),  # "VGG-13" in the paper's tables
+    "mobilenetv2": (MobileNetV2, _CIFAR),
+    "digits_resnet": (partial(ResNet, 2, in_channels=1), (1, 8, 8)),  # trains in seconds on a CPU
 }
 PRETRAINED = "pretrained"
 
@@ -171,7 +175,7 @@ def call_file(spec: str, offered: Mapping[str, Any], error: type[Exception] = Mo
 
 def _where(problem: Exception, file: Path) -> str:
     """An error of a user's file in one line: what, and the last line of that file that was running."""
-    text = str(problem).strip().split("\n")[0][:300]
+    text = first_line(problem)
     if isinstance(problem, SyntaxError):  # names the file and the line itself
         return f"SyntaxError: {text}"
     here = file.resolve()

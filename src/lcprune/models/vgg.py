@@ -21,8 +21,6 @@ class VGG(nn.Module):
     """Stages of 3x3 convolutions, each followed by batch normalisation and ReLU, then pooled by two.
 
     Args:
-        layout: channels of every convolution, stage by stage.
-        num_classes: outputs.
         dropout: before the first two linear layers; 0 as in the usual CIFAR recipe with batch normalisation.
     """
 
@@ -60,8 +58,3 @@ class VGG(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x).flatten(1))
-
-
-def vgg16(num_classes: int = 10) -> VGG:
-    """The 13-convolution VGG for 32x32 images ("VGG-13" in the paper's tables)."""
-    return VGG(num_classes=num_classes)

@@ -59,12 +59,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def unwrap(stored: Any, source: str = "the state dict") -> dict[str, Tensor]:
-    """Take off what trainers put around a state dict.
-
-    Args:
-        stored: a state dict, possibly inside `{"state_dict": ...}` and with prefixed names.
-        source: what to call it in an error.
-    """
+    """Take off what trainers put around a state dict: `{"state_dict": ...}`, prefixes of names."""
     while isinstance(stored, Mapping) and not any(isinstance(value, Tensor) for value in stored.values()):
         inner = next((stored[key] for key in _WRAPPINGS if isinstance(stored.get(key), Mapping)), None)
         if inner is None:
@@ -109,7 +104,9 @@ def load_weights(
         for name in (f"{layer}.weight", f"{layer}.bias"):
             if name in own and name in tensors and own[name].shape != tensors[name].shape:
                 tensors[name] = own[name]
-    problems = [f"missing: {name} {tuple(own[name].shape)}" for name in own if _missing(name, tensors)]
+    # Old checkpoints lack the batch counter, which plays no part in what the network computes.
+    missing = [name for name in own if name not in tensors and not name.endswith("num_batches_tracked")]
+    problems = [f"missing: {name} {tuple(own[name].shape)}" for name in missing]
     problems += [f"not in the network: {name} {tuple(tensors[name].shape)}" for name in tensors if name not in own]
     problems += [
         f"shape: {name} is {tuple(own[name].shape)} in the network, {tuple(tensors[name].shape)} in the file"
@@ -128,21 +125,12 @@ def load_weights(
 
 
 def head_name(model: nn.Module) -> str:
-    """Name of the last linear layer (or, without one, the last convolution): the classifier.
-
-    Args:
-        model: a classification network.
-    """
+    """Name of the last linear layer (or, without one, the last convolution): the classifier."""
     for kind in (nn.Linear, nn.Conv2d):
         names = [name for name, module in model.named_modules() if isinstance(module, kind)]
         if names:
             return names[-1]
     raise ModelError(f"{type(model).__name__} has no linear layer or convolution that could be its classifier")
-
-
-def _missing(name: str, tensors: Mapping[str, Tensor]) -> bool:
-    # Old checkpoints lack the batch counter, which plays no part in what the network computes.
-    return name not in tensors and not name.endswith("num_batches_tracked")
 
 
 def _hint(model: nn.Module, problems: list[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lcprune.report.figure import Figure, altair
+from lcprune.report.figure import Figure, chart, field, layer, tip
 from lcprune.report.records import Records, summarise
 from lcprune.report.theme import WHOLE_NUMBERS, method_scale, network_scale
 
@@ -25,7 +25,6 @@ def _frontier(records: Records, resource: str, words: str) -> Figure | None:
     rows = [r for r in summarise(records.results) if r.get("accuracy") is not None and r.get(resource)]
     if not any(row["method"] != "original" for row in rows):
         return None
-    alt = altair()
     points = []
     for row in rows:
         spread = row.get("accuracy_std") or 0.0
@@ -43,45 +42,34 @@ def _frontier(records: Records, resource: str, words: str) -> Figure | None:
                 "line": f"{row.get('run', '')}/{row['method']}",
             }
         )
-    colour = alt.Color("method:N", scale=alt.Scale(**method_scale(p["method"] for p in points)), title=None)
-    base = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X(
-            "size:Q",
-            title=f"{words} (millions)",
-            axis=alt.Axis(tickCount=5),
-            scale=alt.Scale(zero=False, nice=True, padding=14),
-        ),
-        y=alt.Y("accuracy:Q", title="accuracy (%)", scale=alt.Scale(zero=False, nice=True, padding=10)),
-    )
-    lines = (
-        base.transform_filter("datum.method != 'original'")
-        .mark_line(strokeWidth=2, opacity=0.75)
-        .encode(color=colour, detail="line:N")
-    )
-    bars = (
-        base.transform_filter("datum.trials > 1")
-        .mark_rule(strokeWidth=1.5)
-        .encode(y=alt.Y("low:Q", title="accuracy (%)"), y2="high:Q", color=colour)
-    )
-    dots = base.mark_point(filled=True, size=90, opacity=1).encode(
-        color=colour,
-        shape=alt.condition("datum.method == 'original'", alt.value("diamond"), alt.value("circle")),
-        tooltip=[
-            alt.Tooltip("network:N"),
-            alt.Tooltip("accuracy:Q", format=".2f", title="accuracy (%)"),
-            alt.Tooltip("macs:Q", format=".4s", title="MACs"),
-            alt.Tooltip("params:Q", format=".4s", title="parameters"),
-            alt.Tooltip("trials:Q"),
-        ],
-    )
-    layers = [lines, bars, dots] if any(p["trials"] > 1 for p in points) else [lines, dots]
-    chart = alt.layer(*layers).properties(width=430, height=300)
-    note = "; bars: one standard deviation" if any(p["trials"] > 1 for p in points) else ""
+    repeated = any(point["trials"] > 1 for point in points)
+    colour = field("method:N", scale=method_scale(p["method"] for p in points), title=None)
+    size_scale = {"zero": False, "nice": True, "padding": 14}
+    x = field("size:Q", title=f"{words} (millions)", axis={"tickCount": 5}, scale=size_scale)
+    y = field("accuracy:Q", title="accuracy (%)", scale={"zero": False, "nice": True, "padding": 10})
+    shape = {"condition": {"test": "datum.method == 'original'", "value": "diamond"}, "value": "circle"}
+    tooltip = [
+        tip("network:N"),
+        tip("accuracy:Q", "accuracy (%)", ".2f"),
+        tip("macs:Q", "MACs", ".4s"),
+        tip("params:Q", "parameters", ".4s"),
+        tip("trials:Q"),
+    ]
+    line = {"x": x, "y": y, "color": colour, "detail": field("line:N")}
+    bar = {"x": x, "y": field("low:Q", title="accuracy (%)"), "y2": {"field": "high"}, "color": colour}
+    dot = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
+    layers = [
+        layer("line", line, "datum.method != 'original'", strokeWidth=2, opacity=0.75),
+        *([layer("rule", bar, "datum.trials > 1", strokeWidth=1.5)] if repeated else []),
+        layer("point", dot, filled=True, size=90, opacity=1),
+    ]
+    tuned = "After tuning, on" if _tuned(rows) else "On"
+    note = "; bars: one standard deviation" if repeated else ""
     return Figure(
         f"frontier_{resource}",
         f"Accuracy against {words}",
-        f"{'After tuning, on' if _tuned(rows) else 'On'} held-out data{note}. Further up and to the left is better.",
-        chart.to_dict(),
+        f"{tuned} held-out data{note}. Further up and to the left is better.",
+        chart(points, 430, 300, layer=layers),
         wide=False,
     )
 
@@ -94,6 +82,8 @@ def _tuned(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 def before_after(records: Records) -> Figure | None:
     summary = summarise(records.results)
+    if not _tuned(summary):
+        return None
     rows = [
         {
             "network": row["network"],
@@ -104,51 +94,39 @@ def before_after(records: Records) -> Figure | None:
         for row in summary
         if row.get("accuracy_before") is not None and row.get("accuracy") is not None
     ]
-    if not _tuned(summary):
-        return None
-    alt = altair()
-    colour = alt.Color("method:N", scale=alt.Scale(**method_scale(r["method"] for r in rows)), title=None)
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        y=alt.Y("network:N", sort=None, title=None, axis=alt.Axis(domain=False, ticks=False, labelLimit=260)),
-        tooltip=[
-            alt.Tooltip("network:N"),
-            alt.Tooltip("before:Q", format=".2f", title="before tuning (%)"),
-            alt.Tooltip("after:Q", format=".2f", title="after tuning (%)"),
+    axis = {"domain": False, "ticks": False, "labelLimit": 260}
+    shared = {
+        "y": field("network:N", sort=None, title=None, axis=axis),
+        "color": field("method:N", scale=method_scale(row["method"] for row in rows), title=None),
+        "tooltip": [
+            tip("network:N"),
+            tip("before:Q", "before tuning (%)", ".2f"),
+            tip("after:Q", "after tuning (%)", ".2f"),
         ],
-    )
-    scale = alt.Scale(zero=False, nice=False, padding=8)
-    link = base.mark_rule(strokeWidth=4, opacity=0.35).encode(
-        x=alt.X("before:Q", title="accuracy (%)", scale=scale), x2="after:Q", color=colour
-    )
-    before = base.mark_point(filled=False, size=95, strokeWidth=2, opacity=1).encode(x="before:Q", color=colour)
-    after = base.mark_point(filled=True, size=105, opacity=1).encode(x="after:Q", color=colour)
+    }
+    x = field("before:Q", title="accuracy (%)", scale={"zero": False, "nice": False, "padding": 8})
+    layers = [
+        layer("rule", {**shared, "x": x, "x2": {"field": "after"}}, strokeWidth=4, opacity=0.35),
+        layer("point", {**shared, "x": field("before:Q")}, filled=False, size=95, strokeWidth=2, opacity=1),
+        layer("point", {**shared, "x": field("after:Q")}, filled=True, size=105, opacity=1),
+    ]
     return Figure(
         "before_after",
         "Accuracy before and after tuning",
         "Open circle: right after pruning. Filled circle: after tuning.",
-        (link + before + after).properties(width=640, height=26 * len(rows)).to_dict(),
+        chart(rows, 640, 26 * len(rows), layer=layers),
     )
 
 
 def training(records: Records) -> Figure | None:
-    rows = [row for row in records.training if row.get("accuracy") is not None]
+    rows = [{**row, "accuracy": 100 * row["accuracy"]} for row in records.training if row.get("accuracy") is not None]
     if not rows:
         return None
-    alt = altair()
-    values = [{**row, "accuracy": 100 * row["accuracy"]} for row in rows]
-    chart = (
-        alt.Chart(alt.Data(values=values))
-        .mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=18))
-        .encode(
-            x=alt.X("epoch:Q", title="epoch", scale=alt.Scale(nice=False), axis=alt.Axis(**WHOLE_NUMBERS)),
-            y=alt.Y("accuracy:Q", title="validation accuracy (%)", scale=alt.Scale(zero=False, nice=True)),
-            color=alt.Color("network:N", sort=None, title=None, scale=alt.Scale(**network_scale(values))),
-            tooltip=[
-                alt.Tooltip("network:N"),
-                alt.Tooltip("epoch:Q"),
-                alt.Tooltip("accuracy:Q", format=".2f"),
-            ],
-        )
-        .properties(width=640, height=260)
-    )
-    return Figure("training", "Training and tuning", "Validation accuracy by epoch.", chart.to_dict())
+    encoding = {
+        "x": field("epoch:Q", title="epoch", scale={"nice": False}, axis=WHOLE_NUMBERS),
+        "y": field("accuracy:Q", title="validation accuracy (%)", scale={"zero": False, "nice": True}),
+        "color": field("network:N", sort=None, title=None, scale=network_scale(rows)),
+        "tooltip": [tip("network:N"), tip("epoch:Q"), tip("accuracy:Q", form=".2f")],
+    }
+    spec = chart(rows, 640, 260, **layer("line", encoding, strokeWidth=2, point={"size": 18}))
+    return Figure("training", "Training and tuning", "Validation accuracy by epoch.", spec)

@@ -9,202 +9,164 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lcprune.report.figure import Figure, altair
+from lcprune.report.figure import Figure, chart, concat, field, layer, tip
 from lcprune.report.records import Records, Row
 from lcprune.report.theme import DEPTH_COLOURS, WHOLE_NUMBERS, method_scale, network_scale
 
 
 def schedule(records: Records) -> Figure | None:
-    rows = records.schedule
+    rows = [{**r, "share": r["kept"] / r["size"], "layer": r["position"] + 1} for r in records.schedule]
     if not rows:
         return None
-    alt = altair()
-    values = [{**row, "share": row["kept"] / row["size"], "layer": row["position"] + 1} for row in rows]
-    networks = list(dict.fromkeys(row["network"] for row in values))
-    colour = alt.Color("method:N", scale=alt.Scale(**method_scale(r["method"] for r in values)), title=None)
-    x = alt.X("layer:O", title="group, in network order", axis=alt.Axis(labelAngle=0, labelOverlap=True))
-    tooltip = [
-        alt.Tooltip("network:N"),
-        alt.Tooltip("group:N"),
-        alt.Tooltip("kept:Q"),
-        alt.Tooltip("size:Q", title="of"),
-        alt.Tooltip("share:Q", format=".0%"),
+    shared = {
+        "x": field("layer:O", title="group, in network order", axis={"labelAngle": 0, "labelOverlap": True}),
+        "tooltip": [
+            tip("network:N"),
+            tip("group:N"),
+            tip("kept:Q"),
+            tip("size:Q", "of"),
+            tip("share:Q", form=".0%"),
+        ],
+    }
+    colour = field("method:N", scale=method_scale(row["method"] for row in rows), title=None)
+    layers = [
+        layer("bar", {**shared, "y": field("size:Q", title=None)}, color="#8a94a6", opacity=0.25),
+        layer("bar", {**shared, "y": field("kept:Q", title=None), "color": colour}),
     ]
-    base = alt.Chart().encode(x=x, tooltip=tooltip)
-    full = base.mark_bar(color="#8a94a6", opacity=0.25).encode(y=alt.Y("size:Q", title=None))
-    kept = base.mark_bar().encode(y=alt.Y("kept:Q", title=None), color=colour)
-    chart = (
-        alt.layer(full, kept)
-        .properties(width=640, height=64)
-        .facet(
-            row=alt.Row(
-                "network:N",
-                sort=networks,
-                title=None,
-                header=alt.Header(labelAngle=0, labelAlign="left", labelLimit=190, labelOrient="left"),
-            ),
-            data=alt.Data(values=values),
-        )
+    header = {"labelAngle": 0, "labelAlign": "left", "labelLimit": 190, "labelOrient": "left"}
+    spec = concat(
+        data={"values": rows},
+        facet={"row": field("network:N", sort=_networks(rows), title=None, header=header)},
+        spec={"width": 640, "height": 64, "layer": layers},
     )
-    return Figure(
-        "schedule",
-        "Layer schedule",
-        "How many units each group keeps (coloured) of those it had (grey).",
-        chart.to_dict(),
-    )
+    caption = "How many units each group keeps (coloured) of those it had (grey)."
+    return Figure("schedule", "Layer schedule", caption, spec)
 
 
 def search(records: Records) -> Figure | None:
     rows = [row for row in records.search if row.get("difference") is not None]
     if not rows:
         return None
-    alt = altair()
-    networks = list(dict.fromkeys(row["network"] for row in rows))
     # A log axis cannot show zero; the smallest positive value stands for it.
     floor = min((row[k] for row in rows for k in ("difference", "best") if row[k] > 0), default=1e-9)
     values = [{**row, "difference": max(row["difference"], floor), "best": max(row["best"], floor)} for row in rows]
+    first = {row["network"]: row for row in reversed(rows) if row.get("naive") is not None}
     naive = [
-        {"network": name, "iteration": 0, "naive": max(row["naive"], floor)}
-        for name in networks
-        for row in [next(r for r in rows if r["network"] == name)]
-        if row.get("naive") is not None
+        {"network": name, "iteration": 0, "naive": max(first[name]["naive"], floor)}
+        for name in _networks(rows)
+        if name in first
     ]
-    colours = alt.Scale(**network_scale(rows))
-    colour = alt.Color("network:N", scale=colours, title=None)
-    x = alt.X("iteration:Q", title="candidate", scale=alt.Scale(nice=False), axis=alt.Axis(**WHOLE_NUMBERS))
-    y_scale = alt.Scale(type="log", nice=False, padding=10)
-    candidates = (
-        alt.Chart(alt.Data(values=values))
-        .mark_point(filled=True, size=16, opacity=0.28)
-        .encode(
-            x=x,
-            y=alt.Y(
-                "difference:Q",
-                scale=y_scale,
-                title="loss difference",
-                axis=_decades(alt, values, "difference"),
-            ),
-            color=colour,
-            tooltip=[
-                alt.Tooltip("network:N"),
-                alt.Tooltip("iteration:Q"),
-                alt.Tooltip("difference:Q", format=".4g"),
-                alt.Tooltip("best:Q", format=".4g"),
-            ],
-        )
-    )
-    best = (
-        alt.Chart(alt.Data(values=values))
-        .mark_line(interpolate="step-after", strokeWidth=2.2)
-        .encode(x=x, y=alt.Y("best:Q", scale=y_scale), color=colour)
-    )
-    layers = [candidates, best]
+    shared = {
+        "x": field("iteration:Q", title="candidate", scale={"nice": False}, axis=WHOLE_NUMBERS),
+        "color": field("network:N", scale=network_scale(rows), title=None),
+    }
+    scale = {"type": "log", "nice": False, "padding": 10}
+    axis = _decades(values, "difference")
+    candidate = {
+        **shared,
+        "y": field("difference:Q", scale=scale, title="loss difference", axis=axis),
+        "tooltip": [
+            tip("network:N"),
+            tip("iteration:Q"),
+            tip("difference:Q", form=".4g"),
+            tip("best:Q", form=".4g"),
+        ],
+    }
+    best = {**shared, "y": field("best:Q", scale=scale)}
+    triangle = {
+        **shared,
+        "y": field("naive:Q", scale=scale),
+        "tooltip": [tip("network:N"), tip("naive:Q", "naive", ".4g")],
+    }
+    layers = [
+        layer("point", candidate, filled=True, size=16, opacity=0.28),
+        layer("line", best, interpolate="step-after", strokeWidth=2.2),
+    ]
     if naive:
-        layers.append(
-            alt.Chart(alt.Data(values=naive))
-            .mark_point(shape="triangle-up", filled=True, size=150, opacity=1)
-            .encode(
-                x=x,
-                y=alt.Y("naive:Q", scale=y_scale),
-                color=colour,
-                tooltip=[alt.Tooltip("network:N"), alt.Tooltip("naive:Q", format=".4g", title="naive")],
-            )
-        )
+        mark = layer("point", triangle, shape="triangle-up", filled=True, size=150, opacity=1)
+        layers.append({"data": {"values": naive}, **mark})
     return Figure(
         "search",
         "Search",
         "Loss difference of every candidate (dots) and of the best so far (line). "
-        f"The triangle is naive pruning, i.e. no compensation.{_anew(records, networks)}",
-        alt.layer(*layers).properties(width=640, height=300).to_dict(),
+        f"The triangle is naive pruning, i.e. no compensation.{_new_statistics(records, _networks(rows))}",
+        chart(values, 640, 300, layer=layers),
     )
 
 
 def metric(records: Records) -> Figure | None:
-    rows = [r for r in records.metric if r.get("score") and r.get("difference")]
-    values = [{**row, "difference": abs(row["difference"]), "layer": row["position"] + 1} for row in rows]
+    values = [
+        {**row, "difference": abs(row["difference"]), "layer": row["position"] + 1}
+        for row in records.metric
+        if row.get("score") and row.get("difference")
+    ]
     if not values:
         return None
-    alt = altair()
     metrics = list(dict.fromkeys(row["metric"] for row in values))
-    chart = (
-        alt.Chart(alt.Data(values=values))
-        .mark_point(filled=True, size=30, opacity=0.75)
-        .encode(
-            x=alt.X(
-                "score:Q",
-                scale=alt.Scale(type="log", nice=False, padding=8),
-                title="metric",
-                axis=alt.Axis(tickCount=3, format="~g", grid=False, labelOverlap="greedy", labelSeparation=8),
-            ),
-            y=alt.Y(
-                "difference:Q",
-                scale=alt.Scale(type="log", nice=False, padding=8),
-                title="true loss difference",
-                axis=_decades(alt, values, "difference"),
-            ),
-            color=alt.Color(
-                "layer:Q",
-                scale=alt.Scale(range=DEPTH_COLOURS),
-                title="group",
-                legend=alt.Legend(orient="right", columns=1),
-            ),
-            tooltip=[
-                alt.Tooltip("group:N"),
-                alt.Tooltip("unit:Q"),
-                alt.Tooltip("score:Q", format=".4g"),
-                alt.Tooltip("difference:Q", format=".4g"),
-            ],
+    scale = {"type": "log", "nice": False, "padding": 8}
+    ticks = {"tickCount": 3, "format": "~g", "grid": False, "labelOverlap": "greedy", "labelSeparation": 8}
+    axis, legend = _decades(values, "difference"), {"orient": "right", "columns": 1}
+    encoding = {
+        "x": field("score:Q", scale=scale, title="metric", axis=ticks),
+        "y": field("difference:Q", scale=scale, title="true loss difference", axis=axis),
+        "color": field("layer:Q", scale={"range": DEPTH_COLOURS}, title="group", legend=legend),
+        "tooltip": [tip("group:N"), tip("unit:Q"), tip("score:Q", form=".4g"), tip("difference:Q", form=".4g")],
+    }
+    dots = layer("point", encoding, filled=True, size=30, opacity=0.75)
+    if len(metrics) == 1:
+        spec = chart(values, 640, 300, **dots)
+    else:
+        spec = concat(
+            data={"values": values},
+            facet={"column": field("metric:N", sort=metrics, title=None)},
+            spec={"width": 620 // len(metrics), "height": 300, **dots},
+            resolve={"scale": {"x": "independent"}},
         )
-        .properties(width=640 if len(metrics) == 1 else 620 // len(metrics), height=300)
-    )
-    if len(metrics) > 1:
-        chart = chart.facet(column=alt.Column("metric:N", sort=metrics, title=None)).resolve_scale(x="independent")
     return Figure(
         "metric",
         "Metric against true loss difference",
         "One dot per unit, coloured by group: what the metric says, and how far the loss moves without it. "
         "Groups that form parallel clouds are what a compensation per group can put right.",
-        chart.to_dict(),
+        spec,
     )
 
 
 def latency(records: Records) -> Figure | None:
-    rows: list[Row] = [row for row in records.latency if row.get("ms") is not None]
+    rows = [{**r, "batch": f"batch {r['batch_size']}"} for r in records.latency if r.get("ms") is not None]
     if not rows:
         return None
-    alt = altair()
-    networks = list(dict.fromkeys(row["network"] for row in rows))
-    values = [{**row, "batch": f"batch {row['batch_size']}"} for row in rows]
-    batches = list(dict.fromkeys(row["batch"] for row in sorted(values, key=lambda row: row["batch_size"])))
-    base = alt.Chart(alt.Data(values=values)).encode(
-        x=alt.X("batch:N", sort=batches, title=None, axis=alt.Axis(labelAngle=0)),
-        xOffset=alt.XOffset("network:N", sort=networks),
-    )
-    bars = base.mark_bar(cornerRadiusTopLeft=2, cornerRadiusTopRight=2).encode(
-        y=alt.Y("ms:Q", title="milliseconds per image"),
-        color=alt.Color("network:N", sort=networks, title=None, scale=alt.Scale(**network_scale(rows))),
-        tooltip=[
-            alt.Tooltip("network:N"),
-            alt.Tooltip("batch_size:Q"),
-            alt.Tooltip("ms:Q", format=".4g"),
-            alt.Tooltip("low:Q", format=".4g"),
-            alt.Tooltip("high:Q", format=".4g"),
+    networks = _networks(rows)
+    batches = list(dict.fromkeys(row["batch"] for row in sorted(rows, key=lambda row: row["batch_size"])))
+    shared = {
+        "x": field("batch:N", sort=batches, title=None, axis={"labelAngle": 0}),
+        "xOffset": field("network:N", sort=networks),
+    }
+    bar = {
+        **shared,
+        "y": field("ms:Q", title="milliseconds per image"),
+        "color": field("network:N", sort=networks, title=None, scale=network_scale(rows)),
+        "tooltip": [
+            tip("network:N"),
+            tip("batch_size:Q"),
+            tip("ms:Q", form=".4g"),
+            tip("low:Q", form=".4g"),
+            tip("high:Q", form=".4g"),
         ],
-    )
-    whiskers = (
-        base.transform_filter("isValid(datum.low)")
-        .mark_rule(strokeWidth=1.2)
-        .encode(y=alt.Y("low:Q", title="milliseconds per image"), y2="high:Q")
-    )
-    return Figure(
-        "latency",
-        "Latency",
-        "Median time per image on this machine; whiskers: the middle half of the measurements.",
-        (bars + whiskers).properties(width=640, height=260).to_dict(),
-    )
+    }
+    whisker = {**shared, "y": field("low:Q", title="milliseconds per image"), "y2": {"field": "high"}}
+    layers = [
+        layer("bar", bar, cornerRadiusTopLeft=2, cornerRadiusTopRight=2),
+        layer("rule", whisker, "isValid(datum.low)", strokeWidth=1.2),
+    ]
+    caption = "Median time per image on this machine; whiskers: the middle half of the measurements."
+    return Figure("latency", "Latency", caption, chart(rows, 640, 260, layer=layers))
 
 
-def _anew(records: Records, networks: Sequence[str]) -> str:
+def _networks(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["network"] for row in rows))
+
+
+def _new_statistics(records: Records, networks: Sequence[str]) -> str:
     found = [row["network"] for row in records.results if row.get("recalibrate") and row["network"] in networks]
     if not found:
         return ""
@@ -214,10 +176,10 @@ def _anew(records: Records, networks: Sequence[str]) -> str:
     )
 
 
-def _decades(alt: Any, rows: Sequence[Row], name: str) -> Any:
+def _decades(rows: Sequence[Row], name: str) -> dict[str, Any]:
     """An axis with a line at every power of ten, and at 2 and 5 of them where there are few."""
     low, high = (math.log10(choose(row[name] for row in rows)) for choose in (min, max))
     steps = (1,) if high - low > 2 else (1, 2, 5) if high - low > 1 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     stride = max(1, round((high - low) / 7))
     powers = range(math.floor(low) - 1, math.ceil(high) + 1, stride)
-    return alt.Axis(values=[step * 10.0**power for power in powers for step in steps], format="~g", labelOverlap=False)
+    return {"values": [step * 10.0**power for power in powers for step in steps], "format": "~g", "labelOverlap": False}

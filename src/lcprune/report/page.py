@@ -13,20 +13,29 @@ from typing import Any
 
 from lcprune.errors import ConfigError
 from lcprune.files import atomic_write
+from lcprune.report.accuracy import before_after, frontier_macs, frontier_params, training
 from lcprune.report.figure import Figure
-from lcprune.report.figures import make_figures
+from lcprune.report.insides import latency, metric, schedule, search
 from lcprune.report.records import Records, Row, collect, summarise
 from lcprune.report.render import javascript, pictures, svg, write_figures
 from lcprune.report.tables import html_table, result_table
 from lcprune.report.theme import vega_config
 from lcprune.runs import CONFIG, ENVIRONMENT, RunFolder, version
 
+# In the order of the page.
+_FIGURES = (frontier_macs, frontier_params, before_after, schedule, search, metric, latency, training)
+
+
+def make_figures(records: Records) -> list[Figure]:
+    """Every figure for which there are records, in the order of the page."""
+    made = (draw(records) for draw in _FIGURES)
+    return [figure for figure in made if figure is not None]
+
 
 def write_report(
     runs: Sequence[RunFolder],
     path: str | os.PathLike[str],
     title: str | None = None,
-    figure_folder: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write the page, and its figures as PNG and SVG where the extra `figures` is installed.
 
@@ -34,7 +43,6 @@ def write_report(
         runs: where the records are.
         path: the HTML file.
         title: heading; the folders' names otherwise.
-        figure_folder: where the figures go; `figures` beside the page otherwise.
 
     Returns:
         The page's path.
@@ -49,7 +57,7 @@ def write_report(
     target = Path(path)
     drawn = {figure.name: svg(figure) for figure in figures} if pictures() else {}
     if drawn:
-        write_figures(drawn, Path(figure_folder) if figure_folder else target.parent / "figures")
+        write_figures(drawn, target.parent / "figures")
     with atomic_write(target) as temporary:
         temporary.write_text(page(records, figures, drawn), encoding="utf-8")
     return target
@@ -59,8 +67,6 @@ def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) 
     """The page as text.
 
     Args:
-        records: what it tells of.
-        figures: in their order.
         drawn: figures as SVG by name, for printers and browsers without scripts; may be empty.
     """
     title = html.escape(records.title)

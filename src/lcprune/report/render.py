@@ -31,7 +31,8 @@ def pictures() -> bool:
 
 def svg(figure: Figure) -> str:
     """The figure for white paper."""
-    return _vl_convert().vegalite_to_svg(_on_paper(figure))
+    spec = {**figure.spec, "config": vega_config("light"), "background": "white", "padding": 12}
+    return _vl_convert().vegalite_to_svg(spec)
 
 
 def png(drawn: str, scale: float = 2.0) -> bytes:
@@ -56,10 +57,6 @@ def javascript() -> str:
     packed = resources.files("lcprune.report").joinpath("vega.js.gz").read_bytes()
     # A script element ends at the first closing tag, even inside a string.
     return gzip.decompress(packed).decode().replace("</script", "<\\/script")
-
-
-def _on_paper(figure: Figure) -> dict[str, Any]:
-    return {**figure.spec, "config": vega_config("light"), "background": "white", "padding": 12}
 
 
 def _vl_convert() -> Any:

@@ -6,7 +6,6 @@ import csv
 import html
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from lcprune.report.records import Row, summarise
 
@@ -46,7 +45,8 @@ def markdown(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
 
 def csv_text(results: Sequence[Row]) -> str:
     """Every trial with all its digits, for further analysis."""
-    names = list(dict.fromkeys(name for row in results for name, value in row.items() if _plain(value)))
+    plain = (str, int, float, bool, type(None))
+    names = list(dict.fromkeys(name for row in results for name, value in row.items() if isinstance(value, plain)))
     out = io.StringIO()
     writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -94,10 +94,6 @@ def _percent(row: Row, name: str) -> str:
 
 def _number(value: float | None, scale: float, digits: int) -> str:
     return "" if value is None else f"{value * scale:.{digits}f}"
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float, bool))
 
 
 def _latex(text: str) -> str:

@@ -7,7 +7,7 @@ norm's shift. A ReLU further on does not change `a * dL/da`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +31,7 @@ class FeatureMap:
     Attributes:
         key: the weight that made it, and the dimension along which its filters lie.
         layer: the layer.
-        value: the feature map, or what `keep` made of it.
+        value: the feature map.
     """
 
     key: Key
@@ -40,15 +40,8 @@ class FeatureMap:
 
 
 @contextmanager
-def feature_maps(
-    graph: ChannelGraph,
-    keep: Callable[[nn.Module, torch.Tensor], torch.Tensor] = lambda layer, output: output,
-) -> Iterator[list[FeatureMap]]:
+def feature_maps(graph: ChannelGraph) -> Iterator[list[FeatureMap]]:
     """A list that fills with every filter's feature maps while the network runs; empty it between batches.
-
-    Args:
-        graph: the traced network.
-        keep: (layer, output) -> what to remember, so that big outputs need not stay.
 
     Raises:
         MetricError: filters belong to something else than a convolution or a linear layer.
@@ -59,7 +52,7 @@ def feature_maps(
         def after(_: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
             if torch.is_grad_enabled() and not output.requires_grad:
                 output.requires_grad_()  # a frozen network still has sensitivities
-            seen.append(FeatureMap(key, layer, keep(layer, output)))
+            seen.append(FeatureMap(key, layer, output))
             return output.clone()  # what follows may work in place: `out += identity`
 
         return source.register_forward_hook(after)

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 import torch
 
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring.context import Context
 from lcprune.scoring.features import feature_maps, per_position, spread
 from lcprune.scoring.passes import batches, evaluating, total_loss
-from lcprune.scoring.registry import register
+from lcprune.scoring.registry import Context, metrics
 from lcprune.scoring.units import FloatArray, Key, members, rows, sum_units, tensor_of, wide
 
 
-@register("taylor", needs_data=True)
+@metrics.register("taylor", needs_data=True)
 def taylor(graph: ChannelGraph, context: Context) -> list[FloatArray]:
     """|mean over the filter of gradient times weight|, the gradient averaged over images."""
     keys = list(members(graph))
@@ -38,7 +37,7 @@ def taylor(graph: ChannelGraph, context: Context) -> list[FloatArray]:
     )
 
 
-@register("taylor_activation", needs_data=True)
+@metrics.register("taylor_activation", needs_data=True)
 def taylor_activation(graph: ChannelGraph, context: Context) -> list[FloatArray]:
     """|mean over the feature map of gradient times activation|, averaged over images (Molchanov et al. 2017).
 
@@ -47,7 +46,7 @@ def taylor_activation(graph: ChannelGraph, context: Context) -> list[FloatArray]
     return _over_images(graph, context, "taylor_activation", lambda total, size: (total / size).abs())
 
 
-@register("fisher", needs_data=True)
+@metrics.register("fisher", needs_data=True)
 def fisher(graph: ChannelGraph, context: Context) -> list[FloatArray]:
     """Half the mean over images of (sum over the map of gradient times activation)^2 (Theis et al. 2018)."""
     return _over_images(graph, context, "fisher", lambda total, size: total.square() / 2)
@@ -59,9 +58,6 @@ def _over_images(
     """Average over images of a function of each feature map's sum of `a * dL/da`.
 
     Args:
-        graph: the traced network.
-        context: data and loss.
-        title: for the progress bar.
         per_image: ((images, channels) sums, elements of a feature map) -> (images, channels).
     """
     sums: dict[Key, torch.Tensor] = {}

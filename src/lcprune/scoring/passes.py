@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lcprune.errors import MetricError
 from lcprune.evaluate.prepare import call
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.progress import Progress
-from lcprune.scoring.context import Context
+from lcprune.scoring.registry import Context
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple
     Raises:
         MetricError: there is no batch, or something else than (input, target) in the data.
     """
-    tensor = next(graph.model.parameters(), torch.zeros(()))
+    device = next(graph.model.parameters(), torch.zeros(())).device
     data = context.data if context.data is not None else ()
     total = len(data) if isinstance(data, Sized) else None
     seen = 0
@@ -51,7 +51,7 @@ def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple
         for batch in data:
             if not isinstance(batch, (tuple, list)) or len(batch) != 2:
                 raise MetricError(f"data gave a {type(batch).__name__}: batches of (input, target) are wanted")
-            inputs, target = (_to(part, tensor.device) for part in batch)
+            inputs, target = pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device, non_blocking=True), list(batch))
             samples = int(pytree.tree_leaves(inputs)[0].shape[0])
             if samples:
                 yield inputs, target, samples
@@ -70,7 +70,3 @@ def total_loss(graph: ChannelGraph, context: Context, inputs: Any, target: Any, 
     if not loss.requires_grad:
         raise MetricError("the loss has no gradient: loss_fn or the network detaches what it computes")
     return loss.sum() * samples
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device, non_blocking=True), value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,50 +11,8 @@ from numpy.typing import NDArray
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring.context import Context
-from lcprune.scoring.registry import Metric, get
 
 Scores = list[NDArray[np.float64]]
-
-
-def score(
-    graph: ChannelGraph,
-    metric: str | Metric | Callable[..., Any] = "l2",
-    data: Iterable[Any] | None = None,
-    loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
-    seed: int = 0,
-    progress: bool = False,
-) -> Scores:
-    """How much each unit matters.
-
-    Args:
-        graph: a traced network; left as it was, with no gradients, hooks or changed modes.
-        metric: a name out of `names()`, or a function `graph -> scores` or `(graph, context) -> scores`.
-        data: batches of (input, target), read once and moved to the network's device; needed by data-driven
-            metrics.
-        loss_fn: (output, target) -> mean loss over the batch; cross entropy if None.
-        seed: for metrics that draw.
-        progress: show a bar while data is read.
-
-    Returns:
-        One float64 array (units,) per group, in the order of `graph.groups`.
-
-    Raises:
-        MetricError: unknown metric, missing data, or scores that cannot be ranked.
-    """
-    if isinstance(metric, str):
-        found = get(metric)
-    elif isinstance(metric, Metric):
-        found = metric
-    elif callable(metric):
-        found = Metric(getattr(metric, "__name__", type(metric).__name__), metric)
-    else:
-        raise MetricError(f"metric={metric!r} is neither a name nor a function; lcprune.metrics.names() lists names")
-    if found.needs_data and data is None:
-        raise MetricError(f"metric {found.name!r} needs data: pass data=, an iterable of (input, target) batches")
-    context = Context(data, loss_fn or torch.nn.functional.cross_entropy, seed, progress)
-    scores = found.function(graph, context) if found.takes_context else found.function(graph)
-    return _checked(found.name, scores, graph)
 
 
 def l2_normalised(scores: Sequence[NDArray[np.float64]]) -> Scores:
@@ -62,7 +20,8 @@ def l2_normalised(scores: Sequence[NDArray[np.float64]]) -> Scores:
     return [array / (np.linalg.norm(array) or 1.0) for array in scores]
 
 
-def _checked(metric: str, scores: Any, graph: ChannelGraph) -> Scores:
+def checked(metric: str, scores: Any, graph: ChannelGraph) -> Scores:
+    """The scores that a metric gave, as one float64 array per group; refused if they cannot be ranked."""
     names = [group.name for group in graph.groups]
     if isinstance(scores, Mapping):
         missing, strange = set(names) - set(scores), set(scores) - set(names)
@@ -75,7 +34,7 @@ def _checked(metric: str, scores: Any, graph: ChannelGraph) -> Scores:
         raise MetricError(
             f"metric {metric!r} gave {size} for {len(names)} groups; a list with one array each is wanted"
         )
-    checked = []
+    arrays = []
     for group, given in zip(graph.groups, scores, strict=True):
         array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
         if array.shape != (group.size,):
@@ -90,5 +49,5 @@ def _checked(metric: str, scores: Any, graph: ChannelGraph) -> Scores:
                 f"metric {metric!r} gave {group.name!r} the score {array[bad]} (unit {bad}): look for NaN or "
                 "overflow in the layer's weights, its activations or the loss"
             )
-        checked.append(array)
-    return checked
+        arrays.append(array)
+    return arrays

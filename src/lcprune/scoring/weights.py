@@ -8,8 +8,7 @@ from torch import nn
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring.context import Context
-from lcprune.scoring.registry import register
+from lcprune.scoring.registry import Context, metrics
 from lcprune.scoring.units import (
     FloatArray,
     members,
@@ -25,25 +24,25 @@ _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm
 _DISTANCES_AT_ONCE = 2**24
 
 
-@register("l1")
+@metrics.register("l1")
 def l1(graph: ChannelGraph) -> list[FloatArray]:
     """Sum of absolute weights, ||F||_1 (Li et al. 2017)."""
     return sum_filters(graph, lambda filters: filters.abs().sum(1))
 
 
-@register("l2")
+@metrics.register("l2")
 def l2(graph: ChannelGraph) -> list[FloatArray]:
     """Sum of squared weights, no root: the paper's "squared summation"; adds up over coupled filters."""
     return sum_filters(graph, lambda filters: filters.square().sum(1))
 
 
-@register("l2_norm")
+@metrics.register("l2_norm")
 def l2_norm(graph: ChannelGraph) -> list[FloatArray]:
     """Euclidean length of the weights, ||F||_2 with the root (He et al. 2018)."""
     return sum_filters(graph, lambda filters: filters.square().sum(1).sqrt())
 
 
-@register("l2_next")
+@metrics.register("l2_next")
 def l2_next(graph: ChannelGraph) -> list[FloatArray]:
     """Sum of squares of the filter and of the next layers' weights that read it (Jiang et al. 2018)."""
     with torch.no_grad():
@@ -54,7 +53,7 @@ def l2_next(graph: ChannelGraph) -> list[FloatArray]:
     return [own + read for own, read in zip(l2(graph), sum_units(graph, slices, "in"), strict=True)]
 
 
-@register("geometric_median")
+@metrics.register("geometric_median")
 def geometric_median(graph: ChannelGraph) -> list[FloatArray]:
     """Sum of distances to the layer's other filters: one amid them can be replaced (He et al. 2019)."""
     return sum_filters(graph, _distances)
@@ -70,7 +69,7 @@ def _distances(filters: torch.Tensor) -> torch.Tensor:
     return total
 
 
-@register("bn_scale")
+@metrics.register("bn_scale")
 def bn_scale(graph: ChannelGraph) -> list[FloatArray]:
     """Absolute scale of the normalisation along the channel, |gamma| (Liu et al. 2017, network slimming)."""
     scales = {
@@ -91,7 +90,7 @@ def bn_scale(graph: ChannelGraph) -> list[FloatArray]:
     return sum_units(graph, scales, "along")
 
 
-@register("random")
+@metrics.register("random")
 def random(graph: ChannelGraph, context: Context) -> list[FloatArray]:
     """Uniform in [0, 1), one draw per unit from the seed's own generator: what any other metric must beat."""
     generator = np.random.default_rng(context.seed)

@@ -8,11 +8,10 @@ sampler.tell(beta, loss)
 from lcprune.search.config import Search
 from lcprune.search.records import Record, Records, read_records
 from lcprune.search.run import Found, objective, run_search
-from lcprune.search.samplers import CmaEs, RandomSearch, RegularizedEvolution, Sampler, make_sampler
+from lcprune.search.samplers import RandomSearch, RegularizedEvolution, Sampler, make_sampler
 from lcprune.search.space import Space
 
 __all__ = [
-    "CmaEs",
     "Found",
     "RandomSearch",
     "Record",

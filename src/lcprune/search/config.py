@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lcprune.errors import SearchError, need_choice, need_whole
 
-ALGORITHMS = ("evolution", "random", "cmaes")
+ALGORITHMS = ("evolution", "random")
 FORMS = ("shift", "affine")
 
 
@@ -19,9 +19,7 @@ class Search:
         iterations: mutations after the first pool; `pool + iterations` candidates are judged in all.
         sample: members drawn from the pool (with replacement) to find a parent.
         mutate: share of the layers that one mutation changes, at least one layer.
-        redraw: how often a candidate that selects a network already seen in this search may be drawn again, since
-            judging that one again says nothing; 0 is the paper's algorithm.
-        algorithm: "evolution" (the paper's), "random", or "cmaes" (needs the `cma` extra).
+        algorithm: "evolution" (the paper's) or "random".
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
         patience: stop after this many candidates without improvement; None judges them all.
         finalists: candidates judged again in fp32 where others are judged in less.
@@ -35,7 +33,6 @@ class Search:
     iterations: int = 336
     sample: int = 16
     mutate: float = 0.1
-    redraw: int = 0
     algorithm: str = "evolution"
     form: str = "shift"
     patience: int | None = None
@@ -46,8 +43,7 @@ class Search:
     def __post_init__(self) -> None:
         for name in ("pool", "sample", "finalists"):
             need_whole(name, getattr(self, name), 1)
-        for name in ("iterations", "redraw"):
-            need_whole(name, getattr(self, name), 0)
+        need_whole("iterations", self.iterations, 0)
         for name in ("patience", "together"):
             if getattr(self, name) is not None:
                 need_whole(name, getattr(self, name), 1)

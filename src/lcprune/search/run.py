@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,8 +49,6 @@ def objective(full_loss: float, loss: float, signed: bool = False) -> float:
     """|L(full) - L(pruned)| of equation (9); not finite counts as infinite.
 
     Args:
-        full_loss: of the network.
-        loss: of the candidate.
         signed: how much worse instead of how different: for candidates that were tuned before being judged.
     """
     difference = loss - full_loss
@@ -78,14 +76,10 @@ def run_search(
         sampler: proposes candidates; naive pruning first.
         select: compensation -> kept units of each group.
         judge: kept units -> loss; or several judges that work at the same time.
-        cost: of kept counts, for the records.
-        search: the settings.
         full_loss: of the network before pruning.
         records: where to write, and what to replay first.
-        progress: show a bar.
         precise: judges the finalists again, where `judge` only ranks well enough; kept units -> difference.
         signed: of `objective`.
-        title: of the bar.
 
     Raises:
         SearchError: the replayed records were not made by this search, or no candidate has a finite loss.
@@ -111,29 +105,26 @@ class _Candidate:
     submitted: bool = False
 
 
+@dataclass(eq=False)
 class _Loop:
     """The state of one search: who was asked for, who was told."""
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        select: Callable[[FloatArray], Kept],
-        judges: Judges,
-        cost: Cost,
-        search: Search,
-        full_loss: float,
-        records: Records,
-        signed: bool,
-    ) -> None:
-        self.sampler, self.select, self.judges, self.cost = sampler, select, judges, cost
-        self.search, self.full_loss, self.records, self.signed = search, full_loss, records, signed
-        self.waiting: dict[int, _Candidate] = {}  # asked for and not told, in the order asked
-        self.told: list[Record] = []
-        self.seen: set[tuple[int, ...]] = set()
-        self.naive = math.inf
-        self.best_at = 0
-        self.planning = 0.0
-        self.began = time.perf_counter() - max((record.seconds for record in records.replayed), default=0.0)
+    sampler: Sampler
+    select: Callable[[FloatArray], Kept]
+    judges: Judges
+    cost: Cost
+    search: Search
+    full_loss: float
+    records: Records
+    signed: bool
+    waiting: dict[int, _Candidate] = field(default_factory=dict)  # asked for and not told, in the order asked
+    told: list[Record] = field(default_factory=list)
+    naive: float = math.inf
+    best_at: int = 0
+    planning: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.began = time.perf_counter() - max((record.seconds for record in self.records.replayed), default=0.0)
 
     def ask(self) -> bool:
         """Ask for candidates where it is time to; False when the search is over."""
@@ -144,23 +135,10 @@ class _Loop:
         started = time.perf_counter()
         if search.asynchronous or not self.waiting:
             while len(self.waiting) < together and self.sampler.asked < search.total and self.sampler.room:
-                candidate = self._draw()
-                self.waiting[candidate.iteration] = candidate
+                iteration, beta = self.sampler.asked, self.sampler.ask()
+                self.waiting[iteration] = _Candidate(iteration, beta, self.select(beta))
         self.planning += time.perf_counter() - started
         return bool(self.waiting)
-
-    def _draw(self) -> _Candidate:
-        """The next candidate; one that selects a network seen before is drawn again, as often as the settings allow."""
-        iteration, beta = self.sampler.asked, self.sampler.ask()
-        kept = self.select(beta)
-        # What was given to begin with is judged as it is.
-        for _ in range(self.search.redraw if iteration > len(self.sampler.start) else 0):
-            if _key(kept) not in self.seen:
-                break
-            beta = self.sampler.again()
-            kept = self.select(beta)
-        self.seen.add(_key(kept))
-        return _Candidate(iteration, beta, kept)
 
     def tell(self) -> Record:
         """Take the next candidate from the records or from the judges, and learn from it."""
@@ -212,11 +190,6 @@ class _Loop:
             cached=judged.cached and bool(self.told),  # what came before the first one may have looked at it
             seconds=round(time.perf_counter() - self.began, 6),
         )
-
-
-def _key(kept: Kept) -> tuple[int, ...]:
-    """What tells selections apart: the order inside a group is always the same."""
-    return tuple(len(units) for units in kept)
 
 
 def _found(

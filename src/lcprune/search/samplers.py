@@ -11,11 +11,10 @@ import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from lcprune.errors import MissingDependencyError, SearchError
+from lcprune.errors import SearchError
 from lcprune.search.config import Search
 from lcprune.search.space import FloatArray, Space
 
@@ -24,9 +23,6 @@ class Sampler(ABC):
     """Proposes candidates of a space.
 
     Args:
-        space: what a candidate is.
-        search: the settings.
-        seed: of the generator.
         start: candidates to propose right after naive pruning, e.g. what another search found.
     """
 
@@ -48,10 +44,6 @@ class Sampler(ABC):
         if self.asked == 1:
             return self.space.naive
         return self.start[self.asked - 2] if self.asked - 2 < len(self.start) else self._propose()
-
-    def again(self) -> FloatArray:
-        """Another candidate instead of the one that was asked for last."""
-        return self._propose()
 
     def tell(self, beta: FloatArray, loss: float) -> None:
         """Report the loss of a candidate; one that is not a number counts as infinite."""
@@ -107,73 +99,7 @@ class RandomSearch(Sampler):
         return self.space.draw(self.rng)
 
 
-class CmaEs(Sampler):
-    """CMA-ES from the `cmaes` package, in coordinates measured in each group's deviation.
-
-    Its first generation is drawn around the first candidate of `start`, the best one; around naive pruning without any.
-    """
-
-    # The full covariance costs O(d^2) memory and O(d^3) time per generation; beyond this, its diagonal.
-    _FULL_COVARIANCE = 200
-
-    def __init__(self, space: Space, search: Search, seed: int, start: Sequence[FloatArray] = ()) -> None:
-        super().__init__(space, search, seed, start)
-        try:
-            import cmaes
-        except ImportError as error:
-            raise MissingDependencyError(
-                'algorithm="cmaes" needs the package cmaes: pip install "lcprune[cma]"'
-            ) from error
-        full = space.dimensions <= self._FULL_COVARIANCE
-        mean = np.zeros(max(2, space.dimensions))  # the package wants at least two; the spare one is ignored
-        if self.start:
-            mean[: space.dimensions] = space.to_standard(self.start[0])
-        kind: Any = cmaes.CMA if full else cmaes.SepCMA
-        self._cma = kind(mean=mean, sigma=1.0, seed=int(self.rng.integers(2**31)))
-        self._generation: list[tuple[FloatArray, float]] = []
-        self._waiting: list[tuple[FloatArray, FloatArray | None]] = []
-
-    def ask(self) -> FloatArray:
-        """The next candidate; those that are not its own take no part in a generation."""
-        own = self.asked > len(self.start)
-        beta = super().ask()
-        if not own:
-            self._waiting.append((beta, None))
-        return beta
-
-    def again(self) -> FloatArray:
-        """Another draw from the same distribution; the last one takes no part in a generation."""
-        self._waiting.pop()
-        return self._propose()
-
-    def _propose(self) -> FloatArray:
-        point = self._cma.ask()
-        beta = self.space.from_standard(point[: self.space.dimensions])
-        self._waiting.append((beta, point))
-        return beta
-
-    def _learn(self, beta: FloatArray, loss: float) -> None:
-        # Workers may be told of out of turn.
-        place = next((i for i, (asked, _) in enumerate(self._waiting) if np.array_equal(asked, beta)), None)
-        if place is None:
-            raise SearchError("CMA-ES was told a candidate that it had not been asked for")
-        _, point = self._waiting.pop(place)
-        if point is None:
-            return
-        # Infinite values would spoil nothing but the package's own stop criteria; a huge one ranks the same.
-        self._generation.append((point, loss if math.isfinite(loss) else 1e300))
-        if len(self._generation) == self._cma.population_size:
-            self._cma.tell(self._generation)
-            self._generation = []
-
-
-SAMPLERS: dict[str, type[Sampler]] = {
-    "evolution": RegularizedEvolution,
-    "random": RandomSearch,
-    "cmaes": CmaEs,
-}
-
-
 def make_sampler(space: Space, search: Search, seed: int, start: Sequence[FloatArray] = ()) -> Sampler:
     """The sampler that `search.algorithm` names."""
-    return SAMPLERS[search.algorithm](space, search, seed, start)
+    kind = RegularizedEvolution if search.algorithm == "evolution" else RandomSearch
+    return kind(space, search, seed, start)

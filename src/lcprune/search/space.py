@@ -63,21 +63,3 @@ class Space:
     def draw(self, rng: np.random.Generator) -> FloatArray:
         """A first candidate: beta_l ~ N(0, sigma_l) for every group."""
         return self.step(rng, self.naive, np.arange(self.groups), 1.0)
-
-    def from_standard(self, values: FloatArray) -> FloatArray:
-        """The candidate at coordinates measured in steps: 0 is naive, 1 is one deviation away."""
-        if not self.affine:
-            return values * self.deviations
-        scales, shifts = values[: self.groups], values[self.groups :]
-        return np.stack([np.exp(scales * _SCALE_SPREAD), shifts * self.deviations])
-
-    def to_standard(self, candidate: FloatArray) -> FloatArray:
-        """The coordinates of a candidate: the inverse of `from_standard`."""
-        if not self.affine:
-            return candidate / self.deviations
-        return np.concatenate([np.log(candidate[0]) / _SCALE_SPREAD, candidate[1] / self.deviations])
-
-    @property
-    def dimensions(self) -> int:
-        """Numbers in a candidate."""
-        return self.groups * (2 if self.affine else 1)

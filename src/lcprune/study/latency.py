@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
 
-from torch import Tensor, nn
-
-from lcprune import latency
 from lcprune.files import write_json
+from lcprune.latency import measure
 from lcprune.study.study import Study
-
-
-def latency_rows(
-    networks: Mapping[str, nn.Module],
-    example: Tensor,
-    batch_sizes: Sequence[int],
-    progress: bool,
-    rounds: int = 15,
-    backend: str = "eager",
-) -> list[dict[str, Any]]:
-    """Milliseconds per image: a row per network and batch size, with the middle half of the measurements."""
-    records = latency.measure(
-        networks, example, batch_sizes, device=example.device, backend=backend, rounds=rounds, progress=progress
-    )
-    return [
-        {
-            "network": record.model,
-            "batch_size": record.batch_size,
-            "device": record.device,
-            "ms": record.ms_per_image,
-            "low": record.low,
-            "high": record.high,
-            "error": record.error,
-        }
-        for record in records
-    ]
 
 
 def record_latency(study: Study, batch_sizes: Sequence[int], rounds: int = 15) -> None:
@@ -46,10 +18,11 @@ def record_latency(study: Study, batch_sizes: Sequence[int], rounds: int = 15) -
     first = {row["network"]: row for row in reversed(results)}
     chosen = {name: first[name] for name in dict.fromkeys(row["network"] for row in results)}
     networks = {name: study.model_of(row) for name, row in chosen.items()}
-    measured = latency_rows(networks, study.network.example, batch_sizes, study.progress, rounds)
+    example = study.network.example
+    measured = measure(networks, example, batch_sizes, device=example.device, rounds=rounds, progress=study.progress)
     rows = [
-        {**row, "method": chosen[row["network"]]["method"], "limit": chosen[row["network"]]["limit"]}
-        for row in measured
+        {**asdict(record), "method": chosen[record.network]["method"], "limit": chosen[record.network]["limit"]}
+        for record in measured
     ]
     study.run.add("latency", *rows)
     single = {row["network"]: row["ms"] for row in rows if row["batch_size"] == batch_sizes[0]}

@@ -17,8 +17,6 @@ def record_metric_error(study: Study, metrics: Sequence[str], units: int, seed: 
     """Measure and record; nothing if it was recorded before.
 
     Args:
-        study: the network, its data and its run.
-        metrics: which scores to record.
         units: how many units of each group, spread evenly over the group's scores.
         seed: of the images.
     """

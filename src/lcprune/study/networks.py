@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from lcprune import models
-from lcprune.errors import LcpruneError, ModelError
+from lcprune.errors import LcpruneError, ModelError, first_line
 from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
-from lcprune.mirror import is_url
 from lcprune.plan import Plan
 from lcprune.runs import RunFolder
 from lcprune.storage import load
@@ -55,14 +54,13 @@ class Network:
         """Write into a new run folder how to build the network behind it.
 
         Args:
-            run: the new folder.
             pruned: whether the folder's plan is one of this network, rather than the plan it came with.
         """
-        again = pruned and self.plan is not None and self.run is not None
-        place = self.run.place if self.run is not None else ""
-        built = {"model": place if is_url(place) else str(Path(place).resolve())} if again else dict(self.built)
+        built = self.built
+        if pruned and self.plan is not None and self.run is not None:
+            built = {"model": str(self.run.path.resolve())}
         if run.writes:
-            write_json(run.file(NETWORK), built)
+            write_json(run.file(NETWORK), dict(built))
 
 
 def open_network(
@@ -81,20 +79,18 @@ def open_network(
         weights: file of weights, or "pretrained".
         num_classes: outputs; those of `dataset` or the network's own if None.
         shape: of one input; that of `dataset` or the network's own if None.
-        dataset: what the network is for.
-        device: where to put it.
         seed: of weights that no file brings: the same command builds the same network.
 
     Raises:
         ModelError: there is no such network, or it cannot take such inputs.
     """
-    if is_url(name) or Path(name).is_dir():
+    if Path(name).is_dir():
         network = _from_folder(RunFolder.open(name), shape, device)
         _check_data(network, dataset)
         return network
     if num_classes is None and dataset is not None:
         num_classes = dataset.num_classes
-    if _looks_like_folder(name):
+    if ":" not in name and len(Path(name).parts) > 1:
         raise ModelError(f"there is no run folder {name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -125,19 +121,15 @@ def _absolute(name: str) -> str:
     return f"{Path(path).resolve()}:{function}" if colon and path.endswith(".py") else name
 
 
-def _looks_like_folder(name: str) -> bool:
-    return ":" not in name and len(Path(name).parts) > 1
-
-
 def _from_folder(run: RunFolder, shape: Sequence[int] | None, device: torch.device | str) -> Network:
     """A trained or pruned network from its folder: the network behind it is built first."""
     if not run.file(WEIGHTS).is_file():
-        raise ModelError(f"{run.place} holds no network ({WEIGHTS}); did the run finish?")
+        raise ModelError(f"{run.path} holds no network ({WEIGHTS}); did the run finish?")
     try:
         built = json.loads(run.file(NETWORK).read_text(encoding="utf-8"))
         spec = str(built["model"])
     except (OSError, ValueError, KeyError, TypeError):
-        raise ModelError(f"{run.place} does not say which network it holds ({NETWORK} is missing or damaged)") from None
+        raise ModelError(f"{run.path} does not say which network it holds ({NETWORK} is missing or damaged)") from None
     base = open_network(spec, num_classes=built.get("num_classes"), shape=shape or built.get("input_shape"))
     if run.file(PLAN).is_file():
         model = load(run.path, base.model)
@@ -145,7 +137,7 @@ def _from_folder(run: RunFolder, shape: Sequence[int] | None, device: torch.devi
     else:
         model, plan = base.model, None
         models.load_weights(model, run.file(WEIGHTS))
-    return Network(run.place, model.to(device).eval(), base.example.to(device), plan, run, built)
+    return Network(str(run.path), model.to(device).eval(), base.example.to(device), plan, run, built)
 
 
 def _check_data(network: Network, dataset: Dataset | None) -> None:
@@ -170,7 +162,6 @@ def _try(model: nn.Module, example: Tensor, name: str) -> Any:
         raise
     except Exception as error:
         shape = "x".join(map(str, example.shape[1:]))
-        reason = str(error).strip().split("\n")[0][:200]
         raise ModelError(
-            f"{name} cannot take inputs of {shape}: {reason}\nchoose other data, or say another input_shape"
+            f"{name} cannot take inputs of {shape}: {first_line(error)}\nchoose other data, or say another input_shape"
         ) from None

@@ -45,10 +45,7 @@ def save(path: Path, model: nn.Module, extra: Mapping[str, Tensor], place: Place
     """Write a checkpoint.
 
     Args:
-        path: the file.
-        model: weights and statistics.
         extra: momentum and what else the step keeps, by name.
-        place: where the run is.
         identity: what must be the same when the run goes on (recipe, data, shapes).
     """
     tensors = {f"model.{name}": _plain(tensor) for name, tensor in model.state_dict().items()}
@@ -68,8 +65,6 @@ def load(path: Path, model: nn.Module, extra: Mapping[str, Tensor], identity: Ma
     """Read a checkpoint into live tensors, in place, so that a captured graph would still find them.
 
     Args:
-        path: the file.
-        model: receives weights and statistics.
         extra: tensors that receive what was saved under their names.
         identity: of the run that wants to go on; a difference is an error.
     """

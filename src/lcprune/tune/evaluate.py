@@ -61,9 +61,7 @@ def evaluate(
     precision = bf16.settle(precision, where, TuneError)
     training = model.training
     model.to(where).eval()
-    total = torch.zeros((), dtype=torch.float64)
-    correct, seen = 0, 0
-    losses, hits = [], []
+    losses, hits, seen = [], [], 0
     try:
         for images, labels in dataset.batches(split, batch_size, limit=limit, device=where, workers=workers):
             with autocast(where, precision):
@@ -71,11 +69,9 @@ def evaluate(
             losses.append(functional.cross_entropy(logits, labels, reduction="sum"))
             hits.append((logits.argmax(1) == labels).sum())
             seen += len(labels)
-        total = torch.stack(losses).double().sum().cpu()
-        correct = int(torch.stack(hits).sum())
     finally:
         model.train(training)
-    return SplitResult(float(total) / seen, correct / seen)
+    return SplitResult(float(torch.stack(losses).double().sum()) / seen, int(torch.stack(hits).sum()) / seen)
 
 
 @torch.no_grad()

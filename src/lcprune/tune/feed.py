@@ -8,6 +8,7 @@ of (seed, epoch) alone: an interrupted epoch can be taken up at any step.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -55,31 +56,36 @@ class _Normaliser:
         return images.to(torch.float32).add_(self.shift).mul_(self.scale).permute(0, 3, 1, 2)
 
 
-class ResidentFeed:
-    """Images that live on the device."""
+class _OnDevice(ABC):
+    """Images that are all on the device; which ones a step takes, and how they are cropped, are tables there."""
 
     def __init__(
-        self,
-        dataset: Dataset,
-        batch_size: int,
-        augment: bool,
-        seed: int,
-        device: torch.device,
-        share: tuple[int, int],
+        self, dataset: Dataset, batch_size: int, seed: int, device: torch.device, share: tuple[int, int], drawn: Tensor
     ) -> None:
-        split = dataset.train
-        assert isinstance(split, ArraySplit)
         self.rank, self.world = share
-        self.steps, self.batch = _partition(len(split), batch_size, self.world)
-        self.count, self.seed = len(split), seed
-        self.augmentation = dataset.augmentation if augment else Augmentation(pad=0, flip=False)
-        self.height, self.width = split.images.shape[1:3]
-        self.padded = pad_images(split.images.to(device), self.augmentation.pad)
-        self.labels = split.labels.to(device)
+        self.count, self.seed = len(dataset.train), seed
+        self.steps, self.batch = _partition(self.count, batch_size, self.world)
+        self.labels = dataset.train.labels.to(device)
         self.normalise = _Normaliser(dataset, device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
         self.order = torch.zeros(self.steps, self.batch, dtype=torch.int64, device=device)
-        self.drawn = torch.zeros(3, self.steps, self.batch, dtype=torch.int64, device=device)
+        self.drawn = drawn.new_zeros(len(drawn), self.steps, self.batch, device=device)
+
+    @abstractmethod
+    def draw(self, order: Tensor, generator: torch.Generator) -> Tensor:
+        """(numbers, images): what is drawn for images in their order."""
+
+    @abstractmethod
+    def crop(self, index: Tensor, drawn: Tensor) -> Tensor:
+        """The images of a step, (batch, height, width, channels)."""
+
+    def tables(self, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+        """Which images, (steps, batch), and which crops, (numbers, steps, batch), a seed gives to an epoch."""
+        generator = torch.Generator().manual_seed(mix(seed, epoch))
+        shape = (self.steps, self.world, self.batch)
+        order = torch.randperm(self.count, generator=generator)[: self.steps * self.world * self.batch]
+        drawn = self.draw(order, generator)
+        return order.view(shape)[:, self.rank], drawn.view(-1, *shape)[:, :, self.rank]
 
     def start(self, epoch: int, step: int) -> None:
         order, drawn = self.tables(self.seed, epoch)
@@ -87,27 +93,17 @@ class ResidentFeed:
         self.drawn.copy_(drawn)
         self.cursor.fill_(step)
 
-    def tables(self, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Which images, (steps, batch), and which crops, (3, steps, batch), a seed gives to an epoch."""
-        generator = torch.Generator().manual_seed(mix(seed, epoch))
-        shape = (self.steps, self.world, self.batch)
-        used = self.steps * self.world * self.batch
-        order = torch.randperm(self.count, generator=generator)[:used].view(shape)
-        drawn = draw(used, self.augmentation, generator).view(3, *shape)
-        return order[:, self.rank], drawn[:, :, self.rank]
-
-    def advance(self) -> None:
+    def advance(self) -> None:  # noqa: B027 - nothing is left to the host
         pass
 
     def fetch(self) -> tuple[Tensor, Tensor]:
         index = self.order.index_select(0, self.cursor).view(-1)
-        drawn = self.drawn.index_select(1, self.cursor).view(3, -1)
-        images = gather(self.padded, index, drawn, self.height, self.width)
-        return self.normalise(images), self.labels.index_select(0, index)
+        drawn = self.drawn.index_select(1, self.cursor).view(len(self.drawn), -1)
+        return self.normalise(self.crop(index, drawn)), self.labels.index_select(0, index)
 
 
-class DecodedFeed:
-    """Image files that were decoded before, their pixels on the device."""
+class ResidentFeed(_OnDevice):
+    """Images of one size."""
 
     def __init__(
         self,
@@ -118,37 +114,42 @@ class DecodedFeed:
         device: torch.device,
         share: tuple[int, int],
     ) -> None:
-        split = dataset.train
-        assert isinstance(split, DecodedSplit)
-        self.split, self.augment, self.seed = split, augment, seed
-        self.rank, self.world = share
-        self.steps, self.batch = _partition(len(split), batch_size, self.world)
-        self.pixels = split.pixels.to(device)
-        self.labels = split.labels.to(device)
-        self.places = split.places.to(device)
-        self.normalise = _Normaliser(dataset, device)
-        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
-        self.order = torch.zeros(self.steps, self.batch, dtype=torch.int64, device=device)
-        self.crops = torch.zeros(5, self.steps, self.batch, device=device)
+        assert isinstance(dataset.train, ArraySplit)
+        super().__init__(dataset, batch_size, seed, device, share, torch.zeros(3, dtype=torch.int64))
+        self.augmentation = dataset.augmentation if augment else Augmentation(pad=0, flip=False)
+        self.height, self.width = dataset.train.images.shape[1:3]
+        self.padded = pad_images(dataset.train.images.to(device), self.augmentation.pad)
 
-    def start(self, epoch: int, step: int) -> None:
-        generator = torch.Generator().manual_seed(mix(self.seed, epoch))
-        shape = (self.steps, self.world, self.batch)
-        order = torch.randperm(len(self.split), generator=generator)[: self.steps * self.world * self.batch]
+    def draw(self, order: Tensor, generator: torch.Generator) -> Tensor:
+        return draw(len(order), self.augmentation, generator)
+
+    def crop(self, index: Tensor, drawn: Tensor) -> Tensor:
+        return gather(self.padded, index, drawn, self.height, self.width)
+
+
+class DecodedFeed(_OnDevice):
+    """Image files that were decoded before."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        augment: bool,
+        seed: int,
+        device: torch.device,
+        share: tuple[int, int],
+    ) -> None:
+        assert isinstance(dataset.train, DecodedSplit)
+        super().__init__(dataset, batch_size, seed, device, share, torch.zeros(5))
+        self.split, self.augment = dataset.train, augment
+        self.pixels, self.places = self.split.pixels.to(device), self.split.places.to(device)
+
+    def draw(self, order: Tensor, generator: torch.Generator) -> Tensor:
         places = self.split.places[:, order]
-        crops = draw_crops(places, generator) if self.augment else middle(places, self.split.size)
-        self.order.copy_(order.view(shape)[:, self.rank])
-        self.crops.copy_(crops.view(5, *shape)[:, :, self.rank])
-        self.cursor.fill_(step)
+        return draw_crops(places, generator) if self.augment else middle(places, self.split.size)
 
-    def advance(self) -> None:
-        pass
-
-    def fetch(self) -> tuple[Tensor, Tensor]:
-        index = self.order.index_select(0, self.cursor).view(-1)
-        crops = self.crops.index_select(1, self.cursor).view(5, -1)
-        images = sample(self.pixels, self.places.index_select(1, index), crops, self.split.size)
-        return self.normalise(images), self.labels.index_select(0, index)
+    def crop(self, index: Tensor, drawn: Tensor) -> Tensor:
+        return sample(self.pixels, self.places.index_select(1, index), drawn, self.split.size)
 
 
 class FileFeed:
@@ -207,9 +208,6 @@ def make_feed(
     Args:
         dataset: its training split is fed.
         batch_size: over all processes.
-        augment: crop and flip.
-        seed: of order and augmentation.
-        device: where batches are made.
         share: (rank, number of processes); every process gets its part of each batch.
         workers: that decode image files.
     """

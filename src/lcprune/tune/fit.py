@@ -106,11 +106,7 @@ def fit(
 
 
 def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
-    """The recipe with the precision that it comes to on a device.
-
-    Raises:
-        TuneError: in a precision that does not work there.
-    """
+    """The recipe with the precision that it comes to on a device; refused where that does not work."""
     bf16.refuse_network(model, device, TuneError)
     return replace(recipe, precision=bf16.settle(recipe.precision, device, TuneError))
 

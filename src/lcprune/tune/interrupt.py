@@ -6,7 +6,7 @@ import importlib
 import signal
 import sys
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
@@ -25,9 +25,7 @@ class InterruptFlag:
             self._installed = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, value: object, trace: object) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, self._previous)
 

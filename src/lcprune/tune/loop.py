@@ -55,10 +55,8 @@ class Loop(ABC):
                     self.end_epoch(checkpoint_seconds)
                 if place.epoch < recipe.epochs and (place.step or self._out_of_time(max_seconds)):
                     self.save()
-                    self.close()
                     return
         self.finish()
-        self.close()
 
     def _epoch(
         self, bar: Progress, interrupt: InterruptFlag, checkpoint_seconds: float, max_seconds: float | None
@@ -126,10 +124,6 @@ class Loop(ABC):
     @abstractmethod
     def finish(self) -> None:
         """All epochs are done: leave the network and its files in their final state."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """No more records."""
 
     @abstractmethod
     def _shown(self, rate: float) -> dict[str, str]:

@@ -24,14 +24,7 @@ def training_loss(logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits
     loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
     if teacher_logits is None or recipe.distill == 0:
         return loss
-    temperature = recipe.temperature
-    distance = functional.kl_div(
-        functional.log_softmax(logits / temperature, dim=1),
-        functional.log_softmax(teacher_logits.float() / temperature, dim=1),
-        reduction="batchmean",
-        log_target=True,
-    )
-    return (1 - recipe.distill) * loss + recipe.distill * temperature**2 * distance
+    return _taught(loss, _distances(logits, teacher_logits, recipe).sum() / len(logits), recipe)
 
 
 def member_losses(
@@ -55,12 +48,16 @@ def member_losses(
     loss = (1 - smoothing) * hard + smoothing * even
     if teacher_logits is None or recipe.distill == 0:
         return loss
-    temperature = recipe.temperature
-    distance = functional.kl_div(
-        functional.log_softmax(logits / temperature, dim=1),
-        functional.log_softmax(teacher_logits.float() / temperature, dim=1),
-        reduction="none",
-        log_target=True,
-    )
-    distance = distance.sum(1).view(members, -1).mean(1)
-    return (1 - recipe.distill) * loss + recipe.distill * temperature**2 * distance
+    distances = _distances(logits, teacher_logits, recipe).sum(1).view(members, -1).mean(1)
+    return _taught(loss, distances, recipe)
+
+
+def _distances(logits: Tensor, teacher_logits: Tensor, recipe: Recipe) -> Tensor:
+    """(B, classes): terms of the distance between softened outputs."""
+    ours = functional.log_softmax(logits / recipe.temperature, dim=1)
+    theirs = functional.log_softmax(teacher_logits.float() / recipe.temperature, dim=1)
+    return functional.kl_div(ours, theirs, reduction="none", log_target=True)
+
+
+def _taught(loss: Tensor, distance: Tensor, recipe: Recipe) -> Tensor:
+    return (1 - recipe.distill) * loss + recipe.distill * recipe.temperature**2 * distance

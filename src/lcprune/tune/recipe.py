@@ -23,10 +23,10 @@ class Recipe:
         epochs: passes over the training images.
         lr: learning rate at the start.
         head_lr: learning rate of the last layer, where it differs.
-        schedule: "step" (times `gamma` at each milestone) or "cosine" (to zero).
+        lr_decay: how the rate falls: "step" (times `gamma` at each milestone) or "cosine" (to zero).
         milestones: epochs at which the rate falls.
         gamma: factor of each fall.
-        warmup_epochs: epochs of linear rise before the schedule.
+        warmup_epochs: epochs of linear rise before the rate falls.
         momentum: of SGD.
         nesterov: use Nesterov's form.
         weight_decay: on all weights.
@@ -48,7 +48,7 @@ class Recipe:
     epochs: int = 200
     lr: float = 0.1
     head_lr: float | None = None
-    schedule: str = "step"
+    lr_decay: str = "step"
     milestones: tuple[int, ...] = (60, 120, 160)
     gamma: float = 0.1
     warmup_epochs: float = 0.0
@@ -76,8 +76,8 @@ class Recipe:
             raise TuneError("recalibrate=1: statistics need at least two images; 0 leaves them as they are")
         if not (self.lr > 0 and math.isfinite(self.lr)):
             raise TuneError(f"lr={self.lr}: expected a positive number")
-        if self.schedule not in ("step", "cosine"):
-            raise TuneError(f"schedule={self.schedule!r}: expected 'step' or 'cosine'")
+        if self.lr_decay not in ("step", "cosine"):
+            raise TuneError(f"lr_decay={self.lr_decay!r}: expected 'step' or 'cosine'")
         if self.precision not in ("fp32", "bf16", "auto"):
             raise TuneError(f"precision={self.precision!r}: expected 'fp32', 'bf16' or 'auto'")
         for name in ("distill", "label_smoothing", "momentum"):
@@ -97,7 +97,7 @@ class Recipe:
             float64 (steps,).
         """
         passed = epoch + np.arange(steps) / steps
-        if self.schedule == "cosine":
+        if self.lr_decay == "cosine":
             span = max(self.epochs - self.warmup_epochs, 1e-9)
             factor = 0.5 * (1 + np.cos(np.pi * np.clip((passed - self.warmup_epochs) / span, 0, 1)))
         else:

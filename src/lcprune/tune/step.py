@@ -31,8 +31,8 @@ class Part:
     Attributes:
         params: what the optimizer changes.
         momentum: one tensor per parameter, like it; none without momentum.
-        lr: learning rate before the schedule.
-        recipe: schedule and weight decay.
+        lr: learning rate at the start.
+        recipe: how the rate falls, and weight decay.
     """
 
     params: list[Tensor]
@@ -46,8 +46,6 @@ class Stepper:
 
     Args:
         network: what is called (the model, or a wrapper of it such as DDP).
-        feed: gives the batches.
-        recipe: loss, precision and optimizer settings.
         groups: parameters and their base learning rates.
         teacher: the network to imitate, in evaluation mode, if any.
         capture: replay a CUDA graph. Parameters and buffers must stay where they are from then on.

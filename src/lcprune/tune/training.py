@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
@@ -12,31 +13,22 @@ from torch import Tensor, nn
 
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
-from lcprune.files import write_json
+from lcprune.files import atomic_write, write_json
 from lcprune.models import head_name
 from lcprune.tune import checkpoint
 from lcprune.tune.checkpoint import Place
 from lcprune.tune.distributed import World, norms_of, parallel, restore_norms
 from lcprune.tune.evaluate import evaluate, recalibrate
 from lcprune.tune.feed import make_feed
-from lcprune.tune.log import MetricsLog
 from lcprune.tune.loop import Loop
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.step import Stepper
 
+METRICS = "metrics.jsonl"  # one record per epoch
+
 
 class Training(Loop):
-    """The state of one call of `fit`.
-
-    Args:
-        model: the network, trained in place.
-        dataset: what it is trained on.
-        recipe: how.
-        folder: where the files go, if anywhere.
-        teacher: imitated when the recipe says so.
-        world: this process among its siblings.
-        workers: processes that decode image files.
-    """
+    """The state of one call of `fit`."""
 
     def __init__(
         self,
@@ -112,13 +104,12 @@ class Training(Loop):
     # -- between steps --------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        writes = self.folder if self.world.first else None
-        if writes is not None:
-            write_json(writes / "recipe.json", self.recipe.to_json())
-        self.log = MetricsLog(writes, self.place.history)
-
-    def close(self) -> None:
-        self.log.close()
+        if self.folder is None or not self.world.first:
+            return
+        write_json(self.folder / "recipe.json", self.recipe.to_json())
+        # Exactly what the checkpoint knows: a killed run may have written one epoch more.
+        with atomic_write(self.folder / METRICS) as temporary:
+            temporary.write_text("".join(map(_line, self.place.history)), encoding="utf-8")
 
     def finish(self) -> None:
         recipe = self.recipe
@@ -183,7 +174,13 @@ class Training(Loop):
         place.history.append(record)
         if place.epoch == recipe.epochs or time.monotonic() - self.saved_at >= checkpoint_seconds:
             self.save()
-        self.log.write(record)
+        self.record(record)
+
+    def record(self, epoch: dict[str, Any]) -> None:
+        """Write one epoch down."""
+        if self.folder is not None and self.world.first:
+            with open(self.folder / METRICS, "a", encoding="utf-8") as out:
+                out.write(_line(epoch))
 
     def save(self) -> None:
         file = self._checkpoint_file()
@@ -215,3 +212,7 @@ class Training(Loop):
                 network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         if self.teacher is not None:
             self.teacher.train(self.teacher_mode)
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record) + "\n"

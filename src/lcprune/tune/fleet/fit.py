@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["LostMembers", "fit_fleet"]
 
 # What recipes of one fleet may differ in.
-_OWN = {"lr", "head_lr", "schedule", "milestones", "gamma", "warmup_epochs", "weight_decay", "label_smoothing"}
+_OWN = {"lr", "head_lr", "lr_decay", "milestones", "gamma", "warmup_epochs", "weight_decay", "label_smoothing"}
 _OWN |= {"name", "seed"}
 
 
@@ -66,8 +66,8 @@ def fit_fleet(
         original: the network that was cut; it is not changed.
         plans: one per member; None for a network that is not cut.
         dataset: arrays of images, such as CIFAR's.
-        recipe: how, or the name of a preset; or one recipe per member. These may differ in learning rates, their
-            schedule, weight decay, label smoothing and seed.
+        recipe: how, or the name of a preset; or one recipe per member. These may differ in learning rates, how
+            they fall, weight decay, label smoothing and seed.
         models: the members' networks; by default each plan applied to the original.
         seeds: of each member's order and augmentation; by default the recipe's.
         run_dirs: folders of the members' files.

@@ -25,10 +25,6 @@ from lcprune.tune.fleet.modules import FleetBatchNorm2d, FleetConv2d, FleetLinea
 def fleet_network(original: nn.Module, members: int) -> nn.Module:
     """A network that is many: same names, every parameter and buffer with a leading dimension of members.
 
-    Args:
-        original: the network; not changed.
-        members: how many.
-
     Returns:
         A network for images (members * batch, channels, height, width), the first member's batch first. Every member
         begins with the original's weights.

@@ -36,10 +36,8 @@ class FleetMember(Training):
     """A run whose steps are done by the fleet. Everything between steps is that of `fit`, files included.
 
     Args:
-        number: its place in the fleet.
-        model: the cut network.
         layout: where its entries lie at full width.
-        dataset, recipe, folder, world: as of `Run`; the recipe has this member's seed.
+        dataset, recipe, folder, world: as of `Training`; the recipe has this member's seed.
     """
 
     def __init__(
@@ -60,12 +58,7 @@ class FleetMember(Training):
         self.trained = [([names[id(p)] for p in params], rate) for params, rate in self._groups()]
 
     def join(self, feed: FleetFeed, resume: bool) -> None:
-        """Make room for what is kept, and take up a checkpoint.
-
-        Args:
-            feed: of the fleet.
-            resume: whether a checkpoint is taken up, where there is one.
-        """
+        """Make room for what is kept, and take up a checkpoint."""
         self.feed = feed
         own = dict(self.model.named_parameters())
         momentum = [torch.zeros_like(own[name]) for name in self.trained_names if self.recipe.momentum]
@@ -84,12 +77,7 @@ class FleetMember(Training):
 
     @torch.no_grad()
     def pull(self, state: Mapping[str, Tensor], momentum: Mapping[str, Tensor]) -> None:
-        """Take over this member's part of the fleet: thousands of small copies, so not after every epoch.
-
-        Args:
-            state: of the fleet's network.
-            momentum: of the fleet, by parameter.
-        """
+        """Take over this member's part of the fleet: thousands of small copies, so not after every epoch."""
         for name, tensor in self.model.state_dict().items():
             tensor.copy_(self.layout.gather(name, state[name][self.number]))
         for name, tensor in zip(self.trained_names, self.stepper.momentum, strict=False):

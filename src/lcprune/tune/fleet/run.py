@@ -43,10 +43,6 @@ class Fleet(Loop):
     """The state of one call of `fit_fleet`.
 
     Args:
-        original: the network that the members are cuts of.
-        members: the cuts.
-        teacher: imitated when the recipe says so.
-        world: this process, alone.
         looks: what to call after so many steps, with the members' networks.
     """
 
@@ -235,10 +231,6 @@ class Fleet(Loop):
         with _no_benchmark():
             for member in self.members:
                 member.finish()
-
-    def close(self) -> None:
-        for member in self.members:
-            member.close()
 
     def _shown(self, rate: float) -> dict[str, str]:
         looked = [member.summary()["val_accuracy"] for member in self.members]

@@ -29,7 +29,6 @@ def normalise(y: Tensor, other: Tensor | None, scaled: Tensor, top: float) -> Te
 
     Args:
         y: (members * batch, channels, height, width), channels last.
-        other: likewise.
         scaled: (2, members, channels), scale and shift.
         top: infinity for ReLU, 6 for ReLU6, 0 for none.
     """

@@ -1,0 +1,66 @@
+"""What `prune`, `pareto` and `compare` have in common: from what was typed to a study, and from that to a report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import typer
+
+from lcprune.cli.command import sections, start_run
+from lcprune.cli.machines import open_engine
+from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
+from lcprune.cli.show import listen, tell, write_run_report
+from lcprune.cli.sources import describe_source, folder_setting, need_data, open_data, open_network, pick_device
+from lcprune.limit import Limit
+from lcprune.study import Study, check_reachable, trace_network
+
+
+@contextlib.contextmanager
+def open_study(
+    ctx: typer.Context, methods: Sequence[str], macs: Sequence[Limit], why: str | None, whole: bool = False
+) -> Iterator[Study]:
+    """The study that the options ask for; everything is checked before its folder is made. Ends with the report.
+
+    Args:
+        why: what needs data; None if nothing does.
+        whole: whole searches are shared out to machines, not the candidates of one.
+    """
+    given, command = ctx.params, str(ctx.info_name)
+    model, seed, min_keep, multiple_of = given["model"], given.get("seed", 0), given["min_keep"], given["multiple_of"]
+    named = (model, given["weights"], given["num_classes"], given["input_shape"])
+    check_names(methods, given["metric"])
+    (search, evaluation), options = make_search(ctx), make_options(ctx, methods)
+    recipe = make_recipe(given["recipe"], sections(ctx).get("tune", {}), given["epochs"])
+    tuning = recipe if recipe.epochs else None
+    listen(given["quiet"])
+    device = pick_device(given["device"])
+    if given["engine"] == "local":  # workers elsewhere find out for themselves
+        check_precision(device, tuning, evaluation)
+    data = given["data"] or folder_setting(model, "data")
+    if why and data is None:
+        open_network(*named)  # a wrong name is the first thing to hear of
+    dataset = need_data(data, why, seed) if why else open_data(data, seed)
+    network = open_network(*named, dataset, device)
+    describe_source(ctx, network, dataset)
+    graph = trace_network(network)
+    check_reachable(graph, macs, given.get("params"), min_keep, multiple_of)
+    with open_engine(ctx, search, whole) as (engine, search), start_run(ctx, command, model) as run:
+        yield Study(
+            run,
+            network,
+            graph,
+            dataset,
+            tuning,
+            search=search,
+            metric=given["metric"],
+            min_keep=min_keep,
+            multiple_of=multiple_of,
+            progress=not given["quiet"],
+            options=options,
+            engine=engine,
+            evaluation=evaluation,
+        )
+        if given["report"]:
+            write_run_report(run)
+    tell(run, given["json_"])
