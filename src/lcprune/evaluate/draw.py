@@ -167,6 +167,8 @@ class _Rows:
 
 
 def _samples(batch: Any) -> _Rows:
+    if isinstance(batch, (torch.Tensor, dict)):
+        batch = batch, ()  # inputs alone
     if not isinstance(batch, (tuple, list, Batch)) or len(tuple(batch)) != 2:
         raise DataError(f"data must give (input, target) batches, not {type(batch).__name__}")
     pair = pytree.tree_map(_tensor, tuple(batch))

@@ -1,0 +1,8 @@
+"""Repair: a cut network that works without training.
+
+small = lcprune.repair(model, plan, batches)
+"""
+
+from lcprune.repairs.repair import AUTO, HOW, NONE, STAND_INS, Repair, check_how, expand, mend, repair
+
+__all__ = ["AUTO", "HOW", "NONE", "STAND_INS", "Repair", "check_how", "expand", "mend", "repair"]

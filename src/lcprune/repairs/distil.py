@@ -1,0 +1,96 @@
+"""A short distillation without labels: the cut network learns what every layer of the whole one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from lcprune.evaluate.draw import Batch
+from lcprune.evaluate.prepare import call, statistics_of
+from lcprune.graph.outputs import leaves, tensors
+from lcprune.progress import Progress
+from lcprune.repairs.distance import relative
+from lcprune.repairs.wiring import Site, Wiring
+
+STEPS, _LR, _BATCH = 300, 2e-3, 128
+
+
+def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, seed: int, progress: bool) -> None:
+    """Train the cut network, in place, to give what the whole one gives, at its end and at every layer.
+
+    Args:
+        whole: the network before the cut, in evaluation mode.
+        small: the cut network, best repaired already.
+        wiring: of the two.
+        batch: all images.
+        seed: of their order.
+        progress: show a bar.
+    """
+    norms, trained = statistics_of(small), [p for p in small.parameters() if p.is_floating_point()]
+    wanted = [parameter.requires_grad for parameter in trained]
+    optimizer = torch.optim.Adam([parameter.requires_grad_(True) for parameter in trained], lr=_LR)
+    falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LR, total_steps=STEPS, pct_start=0.1)
+    generator = torch.Generator().manual_seed(seed)
+    sites = [site for site in wiring.sites if site.patched]
+    for norm in norms:
+        norm.train()
+    try:
+        with _Ears(whole, sites) as ours, _Ears(small, sites) as theirs, Progress("distil", STEPS, progress) as bar:
+            for _ in range(STEPS):
+                index = torch.randint(batch.size, (min(_BATCH, batch.size),), generator=generator)
+                inputs = pytree.tree_map(lambda leaf, index=index: leaf[index.to(leaf.device)], batch.inputs)
+                with torch.no_grad():
+                    target = _floats(call(whole, inputs))
+                with torch.enable_grad():
+                    output = _floats(call(small, inputs))
+                    inner = [relative(_stays(ours.heard[site.name], site), theirs.heard[site.name]) for site in sites]
+                    ends = [relative(*pair) for pair in zip(target, output, strict=True)]
+                    loss = torch.stack(ends).mean() + (torch.stack(inner).mean() if inner else 0.0)
+                    optimizer.zero_grad(set_to_none=True)
+                    loss.backward()
+                optimizer.step()
+                falling.step()
+                bar.advance(distance=f"{float(torch.stack(ends).mean()):.4f}" if bar.enabled else "")
+    finally:
+        for parameter, kept in zip(trained, wanted, strict=True):
+            parameter.requires_grad_(kept)
+            parameter.grad = None
+        small.eval()
+
+
+def _floats(output: Any) -> list[Tensor]:
+    return [tensor for tensor in tensors(leaves(output)) if tensor.is_floating_point()]
+
+
+def _stays(values: Tensor, site: Site) -> Tensor:
+    """Of what a layer gives, the channels that stay."""
+    return values.index_select(1 if values.ndim > 2 else values.ndim - 1, site.columns.outputs.to(values.device))
+
+
+class _Ears:
+    """Keeps what layers, or the batch norms that alone read them, give in the last pass."""
+
+    def __init__(self, model: nn.Module, sites: Sequence[Site]) -> None:
+        self.heard: dict[str, Tensor] = {}
+        self._model, self._sites = model, sites
+
+    def __enter__(self) -> _Ears:
+        self._handles = [
+            self._model.get_submodule(site.norm or site.name).register_forward_hook(self._hook(site.name))
+            for site in self._sites
+        ]
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, name: str) -> Any:
+        def note(module: nn.Module, args: Any, output: Tensor) -> None:
+            self.heard[name] = output
+
+        return note

@@ -1,0 +1,150 @@
+"""Layers as matrices: weights by group, inputs as rows of channels, and the patches that outputs are made of."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.conv import _ConvNd
+
+Layer = _ConvNd | nn.Linear
+Cuts = Mapping[int, NDArray[np.int64]]
+
+MOST = 4096  # channels whose covariance is kept as it is; behind a flatten, the places of a channel share one
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Which columns of a layer's weight a cut leaves, group by group.
+
+    Attributes:
+        source: (groups,) of each group that is left, its number in the whole layer.
+        inputs: (groups, kept) the channels that it reads, counted in the whole input, in their new order.
+        outputs: (outputs,) the channels that the layer still gives, counted in the whole output, in their new order.
+        taps: features of a linear layer that are the places of one channel, behind a flatten; otherwise 1.
+    """
+
+    source: Tensor
+    inputs: Tensor
+    outputs: Tensor
+    taps: int = 1
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether a module multiplies its input channels with a weight of its own: a convolution or a linear layer."""
+    return isinstance(module, (_ConvNd, nn.Linear)) and isinstance(module._parameters.get("weight"), Tensor)
+
+
+def groups_of(layer: Layer) -> int:
+    """Groups of a convolution; 1 for a linear layer."""
+    return layer.groups if isinstance(layer, _ConvNd) else 1
+
+
+def is_transposed(layer: Layer) -> bool:
+    """Whether it is a transposed convolution, whose weight has its inputs first."""
+    return isinstance(layer, _ConvNd) and layer.transposed
+
+
+def columns_after(layer: Layer, cuts: Cuts) -> Columns | str:
+    """What a plan leaves of a layer; words if it cannot be repaired."""
+    groups, (_, given, reads, taps) = groups_of(layer), matrix(layer).shape
+    if isinstance(layer, nn.Linear) and reads > MOST:
+        taps = _places(reads, cuts.get(1))
+        if reads // taps > MOST:
+            return f"it reads {reads} features: their covariance does not fit"
+        cuts = {**cuts, **({1: cuts[1][::taps] // taps} if 1 in cuts else {})}
+        reads //= taps
+    else:
+        taps = 1
+    if is_transposed(layer):
+        inputs = _by_group(cuts.get(0, np.arange(groups * reads)), reads)
+        source = inputs[:, 0] // reads
+        outputs = source[:, None] * given + cuts.get(1, np.arange(given))
+    else:
+        outputs = _by_group(cuts.get(0, np.arange(groups * given)), given)
+        source = outputs[:, 0] // given
+        inputs = source[:, None] * reads + cuts.get(1, np.arange(reads))
+    if (inputs // reads != source[:, None]).any() or (outputs // given != source[:, None]).any():
+        return "its groups lose different numbers of channels"
+    return Columns(*map(torch.from_numpy, (source.copy(), inputs.copy(), outputs.reshape(-1).copy())), taps)
+
+
+def _by_group(channels: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Channels that are left, one row per group that has some."""
+    left = len(np.unique(channels // size))
+    # Rows of one channel each stand for groups of different lengths, and are refused by whoever compares groups.
+    return channels.reshape(left, -1) if not len(channels) % left else channels[None]
+
+
+def _places(features: int, kept: NDArray[np.int64] | None) -> int:
+    """The most neighbouring features that always stay or go together: the places of one channel."""
+    stays = np.ones(features, dtype=bool)
+    if kept is not None:
+        stays = np.zeros(features, dtype=bool)
+        stays[kept] = True
+    changes = np.flatnonzero(np.diff(stays.astype(np.int8))) + 1
+    return math.gcd(features, *changes.tolist()) if len(changes) else math.gcd(features, features // MOST + 1)
+
+
+def matrix(layer: Layer, taps: int = 1) -> Tensor:
+    """The weight as (groups, outputs, inputs, taps), in double precision."""
+    weight = layer.weight.detach().double()
+    if isinstance(layer, nn.Linear):
+        return weight.unflatten(1, (-1, taps))[None]
+    weight = weight.flatten(2).unflatten(0, (layer.groups, -1))
+    return weight.transpose(1, 2) if layer.transposed else weight
+
+
+def write(layer: Layer, weight: Tensor) -> None:
+    """Put a matrix back as the layer's weight."""
+    if is_transposed(layer):
+        weight = weight.transpose(1, 2)
+    with torch.no_grad():
+        layer.weight.copy_(weight.reshape(layer.weight.shape))
+
+
+def rows(layer: Layer, values: Tensor, taps: int = 1) -> Tensor:
+    """A layer's input or output as (images, channels, places)."""
+    if isinstance(layer, nn.Linear):
+        flat = values.reshape(values.shape[0], -1, values.shape[-1] // taps, taps)
+        return flat.transpose(1, 2).flatten(2)
+    return values.flatten(2)
+
+
+def some_places(count: int, most: int, device: torch.device) -> Tensor:
+    """Positions of a feature map that are looked at: the same for every image and network."""
+    if count <= most:
+        return torch.arange(count, device=device)
+    generator = torch.Generator().manual_seed(count)
+    return torch.randperm(count, generator=generator)[:most].sort().values.to(device)
+
+
+def patches(layer: Layer, inputs: Tensor, most: int) -> Tensor:
+    """What the outputs at some places are made of: (images * places, channels, taps).
+
+    Args:
+        layer: no transposed convolution.
+        inputs: as the layer gets them.
+        most: places, at most, as `some_places` draws them.
+    """
+    if isinstance(layer, nn.Linear):
+        values = rows(layer, inputs)
+        return values[:, :, some_places(values.shape[2], most, values.device)].transpose(1, 2).flatten(0, 1)[..., None]
+    sides = layer._reversed_padding_repeated_twice
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    padded = functional.pad(inputs, sides, mode=mode) if any(sides) else inputs
+    steps = list(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True))
+    lengths = [(n - d * (k - 1) - 1) // s + 1 for n, (k, s, d) in zip(padded.shape[2:], steps, strict=True)]
+    corners = torch.unravel_index(some_places(math.prod(lengths), most, inputs.device), tuple(lengths))
+    taps = []
+    for tap in itertools.product(*(range(size) for size in layer.kernel_size)):
+        index = [c * s + t * d for c, t, (_, s, d) in zip(corners, tap, steps, strict=True)]
+        taps.append(padded[(slice(None), slice(None), *index)])  # (images, channels, places)
+    return torch.stack(taps, -1).transpose(1, 2).flatten(0, 1)

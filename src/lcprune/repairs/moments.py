@@ -1,0 +1,102 @@
+"""Means and covariances of what layers read: one pass over some images serves every later cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lcprune.evaluate.draw import Batch
+from lcprune.evaluate.prepare import call
+from lcprune.repairs.layers import rows, some_places
+from lcprune.repairs.wiring import Run, Site
+
+_PLACES = 256  # of a feature map, at most: neighbours say nearly the same
+
+
+@dataclass(eq=False)
+class Moments:
+    """Sums over an input's rows, one row per image and place.
+
+    Attributes:
+        shift: what is subtracted first, about the mean, so that nothing cancels.
+        total: sum of the rows.
+        products: sums of the products of two channels.
+        count: number of rows.
+    """
+
+    shift: Tensor
+    total: Tensor
+    products: Tensor
+    count: int = 0
+
+    @classmethod
+    def like(cls, values: Tensor) -> Moments:
+        """Nothing summed yet, for (images, channels, places)."""
+        shift = values.float().mean((0, 2))
+        total = torch.zeros_like(shift, dtype=torch.float64)
+        return cls(shift, total, total.new_zeros(len(total), len(total)))
+
+    def add(self, values: Tensor) -> None:
+        """Take in (images, channels, places)."""
+        flat = (values.float() - self.shift[:, None]).transpose(0, 1).flatten(1)
+        self.total += flat.sum(1, dtype=torch.float64)
+        self.products += (flat @ flat.T).double()
+        self.count += flat.shape[1]
+
+    @property
+    def mean(self) -> Tensor:
+        """Of every channel."""
+        return self.total / self.count + self.shift.double()
+
+    @property
+    def second(self) -> Tensor:
+        """Mean product of every pair of channels, not centred."""
+        mean, shift = self.total / self.count, self.shift.double()
+        return self.products / self.count + torch.outer(mean, shift) + torch.outer(shift, mean + shift)
+
+
+def joined(parts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
+    """Mean and second moment of all runs of a layer."""
+    count = sum(part.count for part in parts)
+    mean = torch.stack([part.mean * (part.count / count) for part in parts]).sum(0)
+    return mean, torch.stack([part.second * (part.count / count) for part in parts]).sum(0)
+
+
+@torch.no_grad()
+def measure(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -> dict[Run, Moments]:
+    """The moments of every input that layers with fewer channels read, each once however many read it.
+
+    Args:
+        model: the whole network, in evaluation mode.
+        sites: layers of it.
+        batches: images.
+    """
+    wanted: Mapping[Run, int] = {run: site.columns.taps for site in sites if site.cut for run in site.runs}
+    found: dict[Run, Moments] = {}
+    runs: Counter[str] = Counter()
+
+    def hook(name: str) -> Any:
+        def note(layer: Any, args: tuple[Tensor, ...]) -> None:
+            run = name, runs[name]
+            runs[name] += 1
+            if run in wanted:
+                values = rows(layer, args[0], wanted[run])
+                values = values[:, :, some_places(values.shape[2], _PLACES, values.device)]
+                found.setdefault(run, Moments.like(values)).add(values)
+
+        return note
+
+    layers = [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in {run[0] for run in wanted}]
+    try:
+        for batch in batches:
+            runs.clear()
+            call(model, batch.inputs)
+    finally:
+        for handle in layers:
+            handle.remove()
+    return found

@@ -1,0 +1,153 @@
+"""Refit: every layer, in the order in which they run, fitted to what the whole network's layer gives.
+
+The cut network runs once, on all images at a time. When a layer is about to run, everything before it is repaired, and
+its input is what it will be. First the whole network's input channels are predicted from the ones at hand, place by
+place: few numbers, so few images will do. Then the weight is fitted to the whole layer's outputs on patches, with a
+ridge that pulls towards the first step's weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lcprune.evaluate.draw import Batch
+from lcprune.evaluate.prepare import call, statistics_of
+from lcprune.repairs.layers import patches, rows, some_places, write
+from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
+from lcprune.repairs.wiring import Site, Wiring
+
+_PLACES = 64  # of a feature map, at most
+_CHANNEL_RIDGE = 1e-3  # of the mean square
+_PATCH_RIDGE = 0.03
+_WIDEST = 8192  # inputs times taps of a patch: more are not fitted by patch
+
+Seen = dict[str, tuple[Tensor, Tensor]]
+
+
+@torch.no_grad()
+def record(whole: nn.Module, wiring: Wiring, batches: Sequence[Batch], numbers: int) -> Seen:
+    """What the layers read and give in the whole network, at some places: site -> inputs, outputs.
+
+    Args:
+        whole: in evaluation mode.
+        wiring: of the network.
+        batches: images.
+        numbers: to be kept, at most; fewer places are looked at where that is less.
+    """
+    sites = [site for site in wiring.sites if site.patched]
+    images = sum(batch.size for batch in batches)
+    inputs: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+    outputs: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+
+    def hook(name: str) -> Any:
+        def note(layer: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
+            for kept, values in ((inputs[name], rows(layer, args[0])), (outputs[name], rows(layer, output))):
+                most = max(1, min(_PLACES, numbers // (2 * len(sites) * images * values.shape[1])))
+                kept.append(values[:, :, some_places(values.shape[2], most, values.device)].float())
+
+        return note
+
+    handles = [whole.get_submodule(site.name).register_forward_hook(hook(site.name)) for site in sites]
+    try:
+        for batch in batches:
+            call(whole, batch.inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {site.name: (torch.cat(inputs[site.name]), torch.cat(outputs[site.name])) for site in sites}
+
+
+@torch.no_grad()
+def refit(whole: nn.Module, small: nn.Module, wiring: Wiring, seen: Seen, batch: Batch, renew: bool) -> None:
+    """Fit every layer of the cut network, in place.
+
+    Args:
+        whole: the network before the cut.
+        small: the network as cut.
+        wiring: of the two.
+        seen: what `record` saw of the very same images.
+        batch: the images.
+        renew: whether batch norms get the statistics of what now passes.
+    """
+
+    def layer_hook(site: Site) -> Any:
+        def fit(cut: Any, args: tuple[Tensor, ...]) -> None:
+            _fit(whole.get_submodule(site.name), cut, small, site, args[0], *seen[site.name])
+
+        return fit
+
+    def norm_hook(norm: Any, args: tuple[Tensor, ...]) -> None:
+        dims = [0, *range(2, args[0].ndim)]
+        variance, mean = torch.var_mean(args[0].float(), dims)
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(variance)
+
+    sites = [site for site in wiring.sites if site.patched]
+    handles = [small.get_submodule(site.name).register_forward_pre_hook(layer_hook(site)) for site in sites]
+    if renew:
+        handles += [norm.register_forward_pre_hook(norm_hook) for norm in statistics_of(small)]
+    try:
+        call(small, batch.inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, before: Tensor, wanted: Tensor) -> None:
+    """Fit one layer.
+
+    Args:
+        layer: in the whole network.
+        cut: in the cut one.
+        small: the cut network.
+        site: where they are.
+        given: what the cut layer is about to read.
+        before: what the whole layer read at some places.
+        wanted: what it gave, likewise.
+    """
+    groups = len(site.columns.source)
+    now = rows(cut, given)
+    now = now[:, :, some_places(now.shape[2], before.shape[2], now.device)].float()
+    if now.shape == before.shape and float((now - before).abs().max()) <= 1e-6 * float(before.abs().max()):
+        return  # nothing before it has changed
+    centred = can_shift(small, site)
+    weight = left_rows(layer, site)
+    reads = weight.shape[2]
+    source = site.columns.source.to(given.device)
+    a = before.double().transpose(0, 1).flatten(1).unflatten(0, (-1, reads))[source]  # (groups, reads, rows)
+    b = now.double().transpose(0, 1).flatten(1).unflatten(0, (groups, -1))  # (groups, kept, rows)
+    a, b = (_centre(a, 2)[0], _centre(b, 2)[0]) if centred else (a, b)
+    own, cross = b @ b.mT / b.shape[2], a @ b.mT / b.shape[2]
+    damp = ridge(own, _CHANNEL_RIDGE)
+    itself = torch.zeros_like(cross)  # with nothing else known, a channel stands for itself
+    kept = site.columns.inputs.to(given.device) % reads
+    itself.scatter_(1, kept[:, None, :], 1.0)
+    channels = torch.linalg.solve(own + damp, (cross + itself @ damp).mT).mT
+    start = torch.einsum("gout,gui->goit", weight, channels)
+    # By patches.
+    outputs = site.columns.outputs.to(given.device)
+    target = wanted.double()[:, outputs].transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
+    patch = patches(cut, given, wanted.shape[2]).double().unflatten(1, (groups, -1)).transpose(0, 1).flatten(2)
+    if centred:
+        patch, patch_mean = _centre(patch, 1)
+        target, target_mean = _centre(target, 1)
+    flat = start.flatten(2)
+    if flat.shape[2] <= _WIDEST:
+        gram = patch.mT @ patch / patch.shape[1]
+        error = patch.mT @ (target - patch @ flat.mT) / patch.shape[1]
+        flat = flat + torch.linalg.solve(gram + ridge(gram, _PATCH_RIDGE), error).mT
+    if not bool(flat.isfinite().all()):
+        return
+    write(cut, flat.reshape(start.shape))
+    if centred:
+        offset = (target_mean - patch_mean @ flat.mT).flatten()
+        shift(small, site, offset if cut.bias is None else offset - cut.bias.double())
+
+
+def _centre(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    mean = values.mean(dim, keepdim=True)
+    return values - mean, mean

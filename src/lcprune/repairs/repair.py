@@ -1,0 +1,290 @@
+"""A cut network that works without training: closed forms from a few unlabelled images."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from lcprune.copies import copy_with, named_tensors, unwrap
+from lcprune.errors import ConfigError
+from lcprune.evaluate.draw import Batch, collate, draw
+from lcprune.evaluate.evaluator import arithmetic
+from lcprune.evaluate.prepare import renew_statistics, statistics_of
+from lcprune.graph.skeleton import untouched
+from lcprune.plan import Plan
+from lcprune.progress import Progress
+from lcprune.repairs.distance import Distance
+from lcprune.repairs.distil import distil
+from lcprune.repairs.moments import measure
+from lcprune.repairs.refit import record, refit
+from lcprune.repairs.stand_ins import stand_in
+from lcprune.repairs.wiring import Wiring, look
+
+logger = logging.getLogger("lcprune")
+
+AUTO, NONE = "auto", "none"
+STATISTICS, STAND_INS, REFIT, DISTIL = "statistics", "stand-ins", "refit", "distil"
+HOW = (AUTO, NONE, STATISTICS, STAND_INS, REFIT, DISTIL)
+IMAGES = 1000
+
+_BATCH = 100
+_HELD_BACK = 5  # one of so many images judges, and is not fitted to
+_BYTES = 2**30  # for what a refit keeps in memory at once, on a CPU
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What was done to a cut network, and what it was good for.
+
+    Attributes:
+        how: what was done: "none", "statistics", "stand-ins", "refit" or "distil".
+        distances: what was tried -> distance of its outputs from the whole network's, on images held back: squared
+            difference, as a share of how much the outputs differ from image to image. "none" is the network as cut.
+        images: unlabelled ones that were fitted to.
+        seconds: that it took.
+        left: layers that read fewer channels and could not be repaired -> why.
+    """
+
+    how: str
+    distances: dict[str, float] = field(default_factory=dict)
+    images: int = 0
+    seconds: float = 0.0
+    left: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON, for the plan."""
+        return asdict(self) | {"distances": {k: v if math.isfinite(v) else None for k, v in self.distances.items()}}
+
+    def __str__(self) -> str:
+        before, after = self.distances.get(NONE, math.nan), self.distances.get(self.how, math.nan)
+        words = "left as cut" if self.how == NONE else f"repaired ({self.how})"
+        return f"{words}: distance from the whole network {before:.3f} as cut, {after:.3f} now, {self.images} images"
+
+
+def repair(
+    model: nn.Module,
+    plan: Plan,
+    data: Iterable[Any],
+    how: str = AUTO,
+    *,
+    images: int = IMAGES,
+    seed: int = 0,
+    progress: bool = True,
+) -> nn.Module:
+    """Cut a network by a plan and repair it with a few unlabelled images.
+
+    Args:
+        model: the whole network; it is not changed.
+        plan: what to keep.
+        data: batches of inputs alone, or of (input, target), whose targets are not looked at.
+        how: "auto" tries new batch-norm statistics, stand-ins and a refit, and takes what is closest to the whole
+            network on images that are held back from fitting; or one of "none", "statistics", "stand-ins", "refit"; or
+            "distil", which trains the cut network for a few hundred steps to give what the whole one gives.
+        images: that are drawn from the data.
+        seed: of the draw.
+        progress: show a bar.
+
+    Returns:
+        The smaller network, at least as close to the whole one as the network as cut.
+
+    Raises:
+        DataError: there are no images, or the network gives nothing finite on them.
+    """
+    whole = unwrap(model)
+    small = plan.apply(whole)
+    if check_how(how) == NONE:
+        return small
+    return mend(whole, plan, small, draw(data, images, seed), how, seed=seed, progress=progress)[0]
+
+
+def check_how(how: str) -> str:
+    """The name of a repair.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if how not in HOW:
+        raise ConfigError(f"repair={how!r} is not known; choose one of {', '.join(map(repr, HOW))}")
+    return how
+
+
+def mend(
+    whole: nn.Module,
+    plan: Plan,
+    small: nn.Module,
+    samples: Sequence[tuple[Any, Any]],
+    how: str = AUTO,
+    *,
+    images: int = IMAGES,
+    seed: int = 0,
+    progress: bool = True,
+) -> tuple[nn.Module, Repair]:
+    """Repair a network that a plan has made.
+
+    Args:
+        whole: the network before the cut; it is not changed.
+        plan: what was cut of it.
+        small: the network as cut; it is not changed.
+        samples: images, as (input, target) pairs; targets are not looked at.
+        how: as in `repair`.
+        images: of the samples that are used, drawn with the seed.
+        seed: of the draw.
+        progress: show a bar.
+
+    Returns:
+        The repaired network, or the one as cut where that is closer to the whole one; and what was done.
+    """
+    began = time.perf_counter()
+    check_how(how)
+    if all(len(plan.kept[name]) == size for name, size in plan.sizes.items()):
+        return small, Repair(NONE)
+    chosen = np.random.default_rng(seed).permutation(len(samples))[:images]
+    some = [samples[index] for index in chosen]
+    held = some[: max(1, len(some) // _HELD_BACK)]
+    fitted = some[len(held) :] or some
+    device = next(whole.parameters()).device
+    modes = [(module, module.training) for module in whole.modules()]
+    with untouched(whole), arithmetic():
+        whole.eval()
+        try:
+            work = _Work(
+                whole, plan, small, collate(fitted, _BATCH, device), collate(held, _BATCH, device), seed, progress
+            )
+            found = work.best(how)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+    network, name = found
+    done = Repair(name, work.distances, len(fitted), round(time.perf_counter() - began, 3), work.wiring.left)
+    logger.info("%s", done)
+    for layer, why in work.wiring.left.items():
+        logger.info("%s is left as cut: %s", layer, why)
+    return network, done
+
+
+class _Work:
+    """One network being repaired in several ways."""
+
+    def __init__(
+        self,
+        whole: nn.Module,
+        plan: Plan,
+        small: nn.Module,
+        fitted: list[Batch],
+        held: list[Batch],
+        seed: int,
+        progress: bool,
+    ) -> None:
+        self.whole, self.small, self.fitted = whole, small, fitted
+        self.seed, self.progress = seed, progress
+        self.judge, self.fit_judge = Distance(whole, held), Distance(whole, fitted)
+        self.wiring: Wiring = look(whole, plan, _first(fitted[0], 2))
+        self.distances: dict[str, float] = {}
+
+    def best(self, how: str) -> tuple[nn.Module, str]:
+        """The closest of the networks that `how` asks for and the one as cut."""
+        start = copy.deepcopy(self.small).eval()
+        self.distances[NONE] = self.judge(start)
+        kept: dict[str, nn.Module] = {NONE: start}
+        asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
+        ways = [(name, way) for name in asked for way in self._ways(name)]
+        with Progress("repair", len(ways), self.progress) as bar:
+            for name, way in ways:
+                network = copy.deepcopy(self.small).eval()
+                way(network)
+                apart = self.judge(network)
+                if apart < self.distances.get(name, math.inf):
+                    self.distances[name], kept[name] = apart, network
+                bar.advance(how=name, distance=f"{apart:.3f}")
+        order = sorted(kept, key=lambda name: self.distances[name])
+        if how == DISTIL:
+            network = copy.deepcopy(kept[order[0]])
+            distil(self.whole, network, self.wiring, _together(self.fitted), self.seed, self.progress)
+            self.distances[DISTIL], kept[DISTIL] = self.judge(network), network
+            order = sorted([NONE, DISTIL], key=lambda name: self.distances[name])
+        # Closer on images that were held back and farther on those that were fitted: chance.
+        as_cut = self.fit_judge(start)
+        name = next(name for name in order if name == NONE or self.fit_judge(kept[name]) <= as_cut)
+        if name == NONE and how != AUTO:
+            logger.warning("repair=%r makes this network no better, so it is left as it was cut", how)
+        if name == NONE:
+            return self.small, NONE
+        network = kept[name]
+        for (_, new), (_, old) in zip(network.named_modules(), self.small.named_modules(), strict=True):
+            new.training = old.training
+        return network, name
+
+    def _ways(self, how: str) -> Iterator[Callable[[nn.Module], None]]:
+        """Functions that repair in place: each with and without new statistics, where there are some."""
+        norms = bool(statistics_of(self.small))
+        if how == STATISTICS:
+            if norms:
+                yield lambda network: renew_statistics(network, self.fitted)
+        elif how == STAND_INS:
+            moments = measure(self.whole, self.wiring.sites, self.fitted)
+            yield lambda network: stand_in(self.whole, network, self.wiring, moments)
+            if norms:
+
+                def both(network: nn.Module) -> None:
+                    stand_in(self.whole, network, self.wiring, moments)
+                    renew_statistics(network, self.fitted)
+
+                yield both
+        elif how == REFIT:
+            part = self._at_once()
+            seen = record(self.whole, self.wiring, part, self._room() // 4)
+            batch = _together(part)
+            for renew in (False, True) if norms else (False,):
+                yield lambda network, renew=renew: refit(self.whole, network, self.wiring, seen, batch, renew)
+
+    def _room(self) -> int:
+        """Bytes that a refit may take."""
+        device = next(self.whole.parameters()).device
+        return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else _BYTES
+
+    def _at_once(self) -> list[Batch]:
+        """As many batches as one pass has room for."""
+        most = max(1, self._room() // (4 * 4 * self.wiring.numbers))  # about four float32 tensors at a time
+        return self.fitted[: max(1, most // self.fitted[0].size)]
+
+
+def expand(whole: nn.Module, plan: Plan, small: nn.Module) -> nn.Module:
+    """The whole network with the small one's numbers wherever the plan keeps some: the plan cuts the small one out of it.
+
+    Args:
+        whole: the network before the cut; it is not changed.
+        plan: what was cut of it.
+        small: what the plan made, with any weights.
+    """
+    numbers = {name: tensor.detach() for name, tensor in named_tensors(small)}
+
+    def change(name: str, tensor: Tensor) -> Tensor:
+        own = plan.cuts.get(name, {})
+        result = tensor.clone()
+        index = [
+            torch.as_tensor(own.get(dim, np.arange(size)), device=tensor.device)
+            for dim, size in enumerate(tensor.shape)
+        ]
+        result[torch.meshgrid(*index, indexing="ij") if index else ...] = numbers[name].to(tensor.device)
+        return result
+
+    return copy_with(whole, change)
+
+
+def _first(batch: Batch, count: int) -> Any:
+    return pytree.tree_map(lambda leaf: leaf[:count], batch.inputs)
+
+
+def _together(batches: Sequence[Batch]) -> Batch:
+    inputs = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(batch.inputs for batch in batches))
+    return Batch(inputs, (), sum(batch.size for batch in batches))

@@ -1,0 +1,95 @@
+"""Stand-ins: what a layer got from the channels that go, rebuilt from those that stay.
+
+With mean m and covariance S of the layer's input in the whole network, A = S[gone, kept] (S[kept, kept] + ridge)^-1
+predicts the ones from the others. The kept columns take W[:, gone] A, and the bias W[:, gone] (m[gone] - A m[kept]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from lcprune.repairs.layers import matrix, write
+from lcprune.repairs.moments import Moments, joined
+from lcprune.repairs.wiring import Run, Site, Wiring
+
+_RIDGE = 1e-4  # of the mean variance
+
+
+def stand_in(whole: nn.Module, small: nn.Module, wiring: Wiring, moments: Mapping[Run, Moments]) -> None:
+    """Give every layer that reads fewer channels its stand-ins, in place.
+
+    Args:
+        whole: the network before the cut.
+        small: the network as cut.
+        wiring: of the two.
+        moments: of the whole network.
+    """
+    for site in wiring.sites:
+        if site.cut:
+            _repair(whole, small, site, *joined([moments[run] for run in site.runs]))
+
+
+def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second: Tensor) -> None:
+    layer, cut = whole.get_submodule(site.name), small.get_submodule(site.name)
+    weight = left_rows(layer, site)
+    kept, gone = kept_and_gone(site, weight.shape[2])
+    centred = can_shift(small, site)
+    spread = second - torch.outer(mean, mean) if centred else second
+    own = spread[kept[:, :, None], kept[:, None, :]]  # (groups, kept, kept)
+    cross = spread[gone[:, :, None], kept[:, None, :]]
+    stand_ins = torch.linalg.solve(own + ridge(own, _RIDGE), cross.mT).mT  # (groups, gone, kept)
+    reads = weight.shape[2]
+    lost = take(weight, gone % reads)
+    write(cut, take(weight, kept % reads) + torch.einsum("gout,gui->goit", lost, stand_ins))
+    if centred:
+        rest = mean[gone] - (stand_ins @ mean[kept][..., None])[..., 0]
+        shift(small, site, torch.einsum("gout,gu->go", lost, rest).flatten())
+
+
+def left_rows(layer: nn.Module, site: Site) -> Tensor:
+    """Of the whole layer's matrix the outputs that stay, by the groups that are left."""
+    weight = matrix(layer, site.columns.taps)  # type: ignore[arg-type]
+    outputs = site.columns.outputs.to(weight.device)
+    return weight.flatten(0, 1)[outputs].unflatten(0, (len(site.columns.source), -1))
+
+
+def kept_and_gone(site: Site, reads: int) -> tuple[Tensor, Tensor]:
+    """Channels that each group still reads and those that it no longer does, counted in the whole input."""
+    source, kept = site.columns.source, site.columns.inputs
+    every = source[:, None] * reads + torch.arange(reads)
+    gone = every[~(every[:, :, None] == kept[:, None, :]).any(2)].reshape(len(source), -1)
+    return kept, gone
+
+
+def take(weight: Tensor, inputs: Tensor) -> Tensor:
+    """Of every group's matrix (outputs, inputs, taps), some inputs of its own."""
+    index = inputs.to(weight.device)[:, None, :, None].expand(-1, weight.shape[1], -1, weight.shape[3])
+    return weight.gather(2, index)
+
+
+def ridge(gram: Tensor, share: float) -> Tensor:
+    """A share of the mean diagonal, for a batch of square matrices; never quite zero."""
+    scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    damp = share * scale + torch.finfo(torch.float32).tiny
+    return damp[..., None, None] * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+
+
+def can_shift(small: nn.Module, site: Site) -> bool:
+    """Whether a constant can be added to what a layer gives without a parameter that was not there."""
+    return small.get_submodule(site.name).bias is not None or site.norm is not None
+
+
+@torch.no_grad()
+def shift(small: nn.Module, site: Site, by: Tensor) -> None:
+    """Add a constant to what a layer gives: by its bias, or by the mean that the batch norm behind it subtracts."""
+    bias = small.get_submodule(site.name).bias
+    if isinstance(bias, Tensor):
+        bias += by.to(bias.dtype)
+    else:
+        assert site.norm is not None
+        mean = small.get_submodule(site.norm).running_mean
+        assert isinstance(mean, Tensor)
+        mean -= by.to(mean.dtype)
