@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lcprune.latency import Latency
     from lcprune.outcome import PruneResult
     from lcprune.plan import Plan
+    from lcprune.repairs import Repair, repair
     from lcprune.scoring import metrics
     from lcprune.search import Search
     from lcprune.steps import prune_in_steps
@@ -67,6 +68,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "PruneResult",
+    "Repair",
     "Schedule",
     "Search",
     "SearchError",
@@ -86,6 +88,7 @@ __all__ = [
     "pareto",
     "prune",
     "prune_in_steps",
+    "repair",
     "report",
     "save",
     "trace",
@@ -107,6 +110,7 @@ _HOMES = {
     "Naive": "choosing",
     "Plan": "plan",
     "PruneResult": "outcome",
+    "Repair": "repairs",
     "Schedule": "choosing",
     "Search": "search",
     "Uniform": "choosing",
@@ -117,6 +121,7 @@ _HOMES = {
     "pareto": "frontier",
     "prune": "framework",
     "prune_in_steps": "steps",
+    "repair": "repairs",
     "save": "storage",
     "trace": "graph",
     "verify": "verification",

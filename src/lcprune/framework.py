@@ -17,7 +17,8 @@ from lcprune.latency.hold import HELD, hold
 from lcprune.latency.limit import Latency, LatencyOutcome
 from lcprune.limit import COUNT, LATENCY, Limit, Written
 from lcprune.method import Method
-from lcprune.outcome import PruneResult, Step, check
+from lcprune.outcome import PruneResult, Step, check, repaired
+from lcprune.repairs import AUTO, NONE, check_how
 from lcprune.select import Kept
 from lcprune.setup import Data, Metric, Where, columns, set_up
 from lcprune.task import Choice, Task
@@ -36,6 +37,7 @@ def prune(
     method: str | Method = "lcp",
     metric: Metric = "l2",
     data: Data | None = None,
+    repair: str = AUTO,
     min_keep: float = 0.10,
     multiple_of: int | None = None,
     seed: int = 0,
@@ -58,6 +60,9 @@ def prune(
         data: iterable of (input, target) batches, for methods and metrics that need it, or an `Evaluation` that also
             says with which loss, how many images and in which precision networks are judged. Methods that train use
             the whole set behind it, if it has one from `lcprune.data`.
+        repair: what is done to the cut network where there is data, without labels or training: "auto" for what comes
+            closest to the whole network, or one of "none", "statistics", "stand-ins", "refit", "distil"; see
+            `lcprune.repair`.
         min_keep: share of each group that always stays.
         multiple_of: kept widths are multiples of this; None is 8 for CUDA in half precision and 1 elsewhere.
         seed: of the drawn images and of the search.
@@ -68,7 +73,7 @@ def prune(
         BudgetError: a limit cannot be met; the message has the smallest that can.
         PlanError: the cut network does not compute what it should; the error's `result` has what was found.
     """
-    chosen, wanted = methods.make(method), Latency.of(latency)
+    chosen, wanted, how = methods.make(method), Latency.of(latency), check_how(repair)
     own: dict[str, Limit] = {}
     for name, column in columns(macs, params, wanted).items():
         if len(column) != 1:
@@ -92,17 +97,20 @@ def prune(
     ) as setup:
         records = None if setup.folder is None else setup.folder / "search.jsonl"
         task = replace(setup.task, limits=setup.limits(own), records=records)
-        return cut(task, chosen, setup.clock, own.get(LATENCY))
+        return cut(task, chosen, setup.clock, own.get(LATENCY), how)
 
 
-def cut(task: Task, method: Method, clock: Clock | None = None, latency: Limit | None = None) -> PruneResult:
-    """Choose, cut and prove one network.
+def cut(
+    task: Task, method: Method, clock: Clock | None = None, latency: Limit | None = None, repair: str = NONE
+) -> PruneResult:
+    """Choose, cut, repair and prove one network.
 
     Args:
         task: what is pruned, and to what.
         method: how.
         clock: holds the cut network to its latency; None for nobody.
         latency: the limit on it.
+        repair: how the cut network is repaired; where there is no data, it is not.
 
     Raises:
         PlanError: the cut network does not compute what it should.
@@ -127,9 +135,9 @@ def cut(task: Task, method: Method, clock: Clock | None = None, latency: Limit |
         **({} if outcome is None else {"latency": outcome.to_json()}),
     )
     step = Step(task.absolute_limits, plan, choice.history)
-    result = PruneResult(smaller, plan, choice.history, (step,), choice.seconds, outcome)
+    result = PruneResult(smaller, plan, choice.history, (step,), choice.seconds, outcome, whole=graph.model)
     check(graph, plan, smaller, result)
-    return result
+    return result if task.samples is None else repaired(result, graph, task.samples, repair, task.seed, task.progress)
 
 
 def hold_choice(

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from lcprune.choosing import methods as registry
 from lcprune.compensations import LEARN, choose
 from lcprune.errors import ConfigError
+from lcprune.evaluate import collate
+from lcprune.evaluate.evaluator import arithmetic, mean_loss
 from lcprune.framework import hold_choice
 from lcprune.graph import ChannelGraph
 from lcprune.latency.hold import HELD
 from lcprune.latency.limit import Latency, LatencyOutcome
 from lcprune.limit import LATENCY, Limit, Written, is_list
 from lcprune.method import Method
-from lcprune.outcome import check
+from lcprune.outcome import PruneResult, check, repaired
+from lcprune.repairs import AUTO, NONE, Repair, check_how
 from lcprune.search import Record, objective
 from lcprune.setup import Data, Metric, Setup, Where, columns, set_up
-from lcprune.task import Choice
+from lcprune.task import Choice, Task
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan
@@ -39,11 +44,14 @@ class Point:
         method: how it was chosen.
         limit: the limit that it was made for: a share, or an absolute number.
         plan: what it keeps; has `macs` and `params`.
-        loss: on the drawn images, before tuning.
+        loss: on the drawn images, as cut.
         difference: |L(full) - loss|.
         graph: of the network it is cut from.
         latency: limit, prediction and measurement, if there was a latency limit.
         history: the search at this very limit; empty where there was none.
+        repair: what was done to the cut network, if it was repaired.
+        repaired_loss: on the drawn images, of the repaired network.
+        repaired: that network; None if it was left as cut.
     """
 
     method: str
@@ -54,6 +62,9 @@ class Point:
     graph: ChannelGraph
     latency: LatencyOutcome | None = None
     history: list[Record] = field(default_factory=list)
+    repair: Repair | None = None
+    repaired_loss: float | None = None
+    repaired: nn.Module | None = field(default=None, repr=False)
 
     @property
     def macs(self) -> float:
@@ -67,8 +78,8 @@ class Point:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The smaller network, cut when it is first asked for."""
-        return self.plan.apply(self.graph.model)
+        """The smaller network; one that was not repaired is cut when it is first asked for."""
+        return self.plan.apply(self.graph.model) if self.repaired is None else self.repaired
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +114,7 @@ def pareto(
     methods: Sequence[str | Method] = METHODS,
     learn: str = "sweep",
     metric: Metric = "l2",
+    repair: str = AUTO,
     min_keep: float = 0.10,
     multiple_of: int | None = None,
     seed: int = 0,
@@ -125,6 +137,7 @@ def pareto(
             "tightest" learns one compensation at the tightest limit and reuses it for all others. "each" has a whole
             search per limit.
         metric: as in `prune`.
+        repair: as in `prune`, of every network.
         min_keep: as in `prune`.
         multiple_of: as in `prune`.
         seed: as in `prune`.
@@ -132,7 +145,7 @@ def pareto(
         progress: show bars.
 
     Returns:
-        The networks with costs and losses before tuning.
+        The networks with costs and losses as cut, and repaired.
 
     Raises:
         BudgetError: a limit cannot be met; the message has the smallest that can.
@@ -140,7 +153,7 @@ def pareto(
     """
     if learn not in LEARN:
         raise ConfigError(f"learn={learn!r} is not known; choose one of {', '.join(map(repr, LEARN))}")
-    wanted, chosen = _listed(latency), _by_name(methods)
+    wanted, chosen, how = _listed(latency), _by_name(methods), check_how(repair)
     given = _columns(macs, params, wanted)
     with set_up(
         model,
@@ -155,7 +168,7 @@ def pareto(
         run=run,
         progress=progress,
     ) as setup:
-        return _make(setup, chosen, given, learn)
+        return _repaired(_make(setup, chosen, given, learn), setup.task, how)
 
 
 def _make(
@@ -203,6 +216,22 @@ def _make(
     for point in points:
         check(graph, point.plan, None, frontier)
     return frontier
+
+
+def _repaired(frontier: Frontier, task: Task, how: str) -> Frontier:
+    """The frontier with every network repaired, judged again and proved."""
+    if how == NONE:
+        return frontier
+    samples, points = task.need_samples(), []
+    batches = collate(samples, 128, next(task.graph.model.parameters()).device)
+    for point in frontier.points:
+        cut = PruneResult(point.model, point.plan, point.history)
+        made = repaired(cut, point.graph, samples, how, task.seed, task.progress)
+        with torch.no_grad(), arithmetic():
+            loss = float(mean_loss(copy.deepcopy(made.model).eval(), batches, task.loss_fn))
+        model = None if made.model is cut.model else made.model
+        points.append(replace(point, plan=made.plan, repair=made.repair, repaired_loss=loss, repaired=model))
+    return replace(frontier, points=tuple(points))
 
 
 def _by_name(methods: Sequence[str | Method]) -> dict[str, Method]:

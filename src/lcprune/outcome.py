@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from lcprune.files import write_json
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.latency.limit import LatencyOutcome
 from lcprune.plan import Plan
+from lcprune.repairs import NONE, Repair, expand, mend
 from lcprune.search import Record, read_records
 from lcprune.storage import load, save
 from lcprune.verification import verify
@@ -49,6 +50,8 @@ class PruneResult:
         steps: the rounds of Algorithm 1; one for a single cut.
         seconds: where the time of the (last) search went.
         latency: limit, prediction and measurement, if there was a latency limit.
+        whole: the network that was cut: the one passed in, or the one that a method with training made of it.
+        repair: what was done to the cut network, if it was repaired; `plan.apply(whole)` is the network as cut.
     """
 
     model: nn.Module
@@ -57,6 +60,8 @@ class PruneResult:
     steps: tuple[Step, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     latency: LatencyOutcome | None = None
+    whole: nn.Module | None = None
+    repair: Repair | None = None
 
 
 def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None, result: Any) -> None:
@@ -79,6 +84,37 @@ def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None, result: An
         )
         error.result = result
         raise error
+
+
+def repaired(
+    result: PruneResult,
+    graph: ChannelGraph,
+    samples: Sequence[tuple[Any, Any]],
+    how: str,
+    seed: int = 0,
+    progress: bool = True,
+) -> PruneResult:
+    """The result with its network repaired, and proved to be a cut of the repaired whole network.
+
+    Args:
+        result: a network as cut.
+        graph: of the whole network.
+        samples: images, as (input, target) pairs; targets are not looked at.
+        how: as in `lcprune.repair`.
+        seed: of the images that are drawn.
+        progress: show a bar.
+
+    Raises:
+        PlanError: the repaired network does not compute what it should.
+    """
+    if how == NONE:
+        return result
+    model, done = mend(graph.model, result.plan, result.model, samples, how, seed=seed, progress=progress)
+    plan = result.plan.with_meta(repair=done.to_json())
+    found = replace(result, model=model, plan=plan, repair=done)
+    if done.how != NONE:
+        check(replace(graph, model=expand(graph.model, plan, model)), plan, model, found)
+    return found
 
 
 def compose(kept: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:

@@ -19,6 +19,7 @@ from lcprune.latency.limit import Latency, LatencyOutcome
 from lcprune.limit import COUNT, LATENCY, MS, Limit, Several
 from lcprune.method import Method
 from lcprune.outcome import PruneResult, Step, compose, load_step, save_step
+from lcprune.repairs import STAND_INS, check_how
 from lcprune.select import Limits
 from lcprune.setup import Data, Metric, Setup, Where, columns, set_up
 from lcprune.task import Task
@@ -42,6 +43,7 @@ def prune_in_steps(
     method: str | Method = "lcp",
     metric: Metric = "l2",
     data: Data | None = None,
+    repair: str = STAND_INS,
     min_keep: float = 0.10,
     multiple_of: int | None = None,
     seed: int = 0,
@@ -63,6 +65,7 @@ def prune_in_steps(
         method: as in `prune`.
         metric: as in `prune`.
         data: as in `prune`.
+        repair: as in `prune`, of each round's network before it is tuned.
         min_keep: share of each group of the first network that always stays.
         multiple_of: as in `prune`.
         seed: of the first round; the others' follow.
@@ -73,7 +76,7 @@ def prune_in_steps(
         BudgetError: a limit cannot be met; the message has the smallest that can.
         PlanError: a cut network does not compute what it should; the error's `result` has what was found.
     """
-    chosen, wanted = methods.make(method), Latency.of(latency)
+    chosen, wanted, how = methods.make(method), Latency.of(latency), check_how(repair)
     given = columns(macs, params, wanted)
     with set_up(
         model,
@@ -89,11 +92,11 @@ def prune_in_steps(
         progress=progress,
     ) as setup:
         limits = tightening(setup, given, steps)
-        return _iterate(setup, chosen, tune, limits, given[LATENCY][-1] if LATENCY in given else None)
+        return _iterate(setup, chosen, tune, limits, given[LATENCY][-1] if LATENCY in given else None, how)
 
 
 def _iterate(
-    setup: Setup, method: Method, tune: Tune | None, limits: Sequence[Limits], latency: Limit | None
+    setup: Setup, method: Method, tune: Tune | None, limits: Sequence[Limits], latency: Limit | None, repair: str
 ) -> PruneResult:
     first, base = setup.task.graph, setup.task
     floors = base.rank([np.zeros(size) for size in first.cost.sizes]).floors
@@ -101,7 +104,7 @@ def _iterate(
     done: list[Step] = []
     result = PruneResult(first.model, first.plan({}), [])
     # What a finished round must have been made with to be gone on from.
-    settings = {} if setup.folder is None else {**method.settings(), **base.settings()}
+    settings = {} if setup.folder is None else {**method.settings(), **base.settings(), "repair": repair}
     for number, limit in enumerate(limits, start=1):
         folder = None if setup.folder is None else setup.folder / f"step-{number:02d}"
         config = {"limits": replace(base, limits=limit).absolute_limits, **settings}
@@ -120,7 +123,8 @@ def _iterate(
         logger.info("step %d of %d: %s", number, len(limits), config["limits"])
         try:
             # What the rounds before the last one take does not matter: only the last is held to the clock.
-            made = cut(task, method, *((clock, latency) if number == len(limits) else ()))
+            last = number == len(limits)
+            made = cut(task, method, clock if last else None, latency if last else None, repair)
         except PlanError as error:
             if error.result is not None:
                 error.result = replace(error.result, steps=(*done, *error.result.steps))
@@ -129,7 +133,7 @@ def _iterate(
         network = made.model if tune is None else tune(made.model) or made.model
         whole = first.plan(kept).with_meta(**made.plan.meta, step=number)
         done.append(Step(task.absolute_limits, whole, made.history))
-        result = replace(made, model=network, plan=whole, steps=tuple(done))
+        result = replace(made, model=network, plan=whole, steps=tuple(done), whole=None)
         save_step(folder, config, network, whole)
     return result
 

@@ -173,6 +173,14 @@ MultipleOf = Annotated[
         min=1, help="Keep widths a multiple of this. Default: 1, on CUDA in half precision 8.", rich_help_panel=LIMITS
     ),
 ]
+Repair = Annotated[
+    str,
+    typer.Option(
+        help="What is done to cut networks, without labels or training: auto, none, statistics, stand-ins, refit or "
+        "distil.",
+        rich_help_panel=LIMITS,
+    ),
+]
 Latency = Annotated[
     Limit | None,
     typer.Option(parser=_one(LATENCY), metavar="TIME", help="Latency: 60% or 3.5ms.", rich_help_panel=LIMITS),
@@ -282,6 +290,7 @@ STUDY: Group = {
     "metric": (Metric, "l2"),
     "min_keep": (MinKeep, 0.10),
     "multiple_of": (MultipleOf, None),
+    "repair": (Repair, "auto"),
     "recipe": (Recipe, "finetune"),
     "engine": (Engine, "local"),
     "address": (Address, None),

@@ -116,6 +116,7 @@ def pareto(
             methods=[lcprune.LcP(study.search) if method == "lcp" else method for method in methods],
             learn=learn,
             metric=study.metric,
+            repair="none",  # the study repairs every network
             min_keep=study.min_keep,
             multiple_of=study.multiple_of,
             seed=seed,

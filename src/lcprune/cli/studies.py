@@ -13,6 +13,7 @@ from lcprune.cli.prepare import check_names, check_precision, make_options, make
 from lcprune.cli.show import listen, tell, write_run_report
 from lcprune.cli.sources import describe_source, folder_setting, need_data, open_data, open_network, pick_device
 from lcprune.limit import Limit
+from lcprune.repairs import check_how
 from lcprune.study import Study, check_reachable, trace_network
 
 
@@ -30,6 +31,7 @@ def open_study(
     model, seed, min_keep, multiple_of = given["model"], given.get("seed", 0), given["min_keep"], given["multiple_of"]
     named = (model, given["weights"], given["num_classes"], given["input_shape"])
     check_names(methods, given["metric"])
+    check_how(given["repair"])
     (search, evaluation), options = make_search(ctx), make_options(ctx, methods)
     recipe = make_recipe(given["recipe"], sections(ctx).get("tune", {}), given["epochs"])
     tuning = recipe if recipe.epochs else None
@@ -60,6 +62,7 @@ def open_study(
             options=options,
             engine=engine,
             evaluation=evaluation,
+            repair=given["repair"],
         )
         if given["report"]:
             write_run_report(run)

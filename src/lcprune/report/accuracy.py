@@ -5,11 +5,11 @@ Each turns records into one chart, or None where there is nothing to draw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from lcprune.report.figure import Figure, chart, field, layer, tip
-from lcprune.report.records import Records, summarise
+from lcprune.report.records import Records, is_tuned, summarise
 from lcprune.report.theme import WHOLE_NUMBERS, method_scale, network_scale
 
 
@@ -63,7 +63,7 @@ def _frontier(records: Records, resource: str, words: str) -> Figure | None:
         *([layer("rule", bar, "datum.trials > 1", strokeWidth=1.5)] if repeated else []),
         layer("point", dot, filled=True, size=90, opacity=1),
     ]
-    tuned = "After tuning, on" if _tuned(rows) else "On"
+    tuned = "After tuning, on" if any(map(is_tuned, rows)) else "On"
     note = "; bars: one standard deviation" if repeated else ""
     return Figure(
         f"frontier_{resource}",
@@ -74,21 +74,16 @@ def _frontier(records: Records, resource: str, words: str) -> Figure | None:
     )
 
 
-def _tuned(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any of the networks was tuned: the accuracy of one that was not is its accuracy before."""
-    both = [(row.get("accuracy_before"), row.get("accuracy")) for row in rows]
-    return any(before != after for before, after in both if before is not None and after is not None)
-
-
 def before_after(records: Records) -> Figure | None:
     summary = summarise(records.results)
-    if not _tuned(summary):
+    if not any(row.get("accuracy_repaired") is not None or is_tuned(row) for row in summary):
         return None
     rows = [
         {
             "network": row["network"],
             "method": row["method"],
             "before": 100 * row["accuracy_before"],
+            "repaired": None if row.get("accuracy_repaired") is None else 100 * row["accuracy_repaired"],
             "after": 100 * row["accuracy"],
         }
         for row in summary
@@ -100,20 +95,22 @@ def before_after(records: Records) -> Figure | None:
         "color": field("method:N", scale=method_scale(row["method"] for row in rows), title=None),
         "tooltip": [
             tip("network:N"),
-            tip("before:Q", "before tuning (%)", ".2f"),
-            tip("after:Q", "after tuning (%)", ".2f"),
+            tip("before:Q", "as cut (%)", ".2f"),
+            tip("repaired:Q", "repaired (%)", ".2f"),
+            tip("after:Q", "in the end (%)", ".2f"),
         ],
     }
     x = field("before:Q", title="accuracy (%)", scale={"zero": False, "nice": False, "padding": 8})
     layers = [
         layer("rule", {**shared, "x": x, "x2": {"field": "after"}}, strokeWidth=4, opacity=0.35),
         layer("point", {**shared, "x": field("before:Q")}, filled=False, size=95, strokeWidth=2, opacity=1),
+        layer("tick", {**shared, "x": field("repaired:Q")}, "datum.repaired != null", thickness=3, size=16, opacity=1),
         layer("point", {**shared, "x": field("after:Q")}, filled=True, size=105, opacity=1),
     ]
     return Figure(
         "before_after",
-        "Accuracy before and after tuning",
-        "Open circle: right after pruning. Filled circle: after tuning.",
+        "Accuracy as cut, repaired and in the end",
+        "Open circle: right after the cut. Bar: repaired, without labels or training. Filled circle: in the end.",
         chart(rows, 640, 26 * len(rows), layer=layers),
     )
 

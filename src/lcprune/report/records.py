@@ -12,7 +12,7 @@ from lcprune.runs import RunFolder
 Row = dict[str, Any]
 
 _AVERAGED = (
-    *("macs", "params", "macs_share", "params_share", "loss", "loss_before"),
+    *("macs", "params", "macs_share", "params_share", "loss", "loss_before", "loss_repaired"),
     *("latency_limit_ms", "latency_predicted_ms", "latency_original_ms", "latency_ms"),
 )
 KINDS = ("results", "schedule", "search", "metric", "latency", "training")
@@ -25,7 +25,8 @@ class Records:
     Attributes:
         title: what the page is about.
         runs: the runs, in the order given.
-        results: one row per network: network, method, limit, seed, macs, params, accuracy_before, accuracy
+        results: one row per network: network, method, limit, seed, macs, params, accuracy_before (as cut),
+            accuracy_repaired, accuracy
         schedule: one row per network and group: group, position, size, kept.
         search: one row per candidate: network, iteration, difference, best, naive.
         metric: one row per unit: metric, group, position, score, difference.
@@ -67,8 +68,8 @@ def summarise(results: Sequence[Row]) -> list[Row]:
     """Average the rows that differ only by seed.
 
     Returns:
-        One row per (run, method, limit), with the means, `accuracy_std`, `accuracy_before_std`
-        (sample standard deviations; None for a single trial) and `trials`.
+        One row per (run, method, limit), with the means, `accuracy_std`, `accuracy_before_std`,
+        `accuracy_repaired_std` (sample standard deviations; None for a single trial) and `trials`.
     """
     kinds: dict[tuple[Any, ...], list[Row]] = {}
     for row in results:
@@ -80,13 +81,21 @@ def summarise(results: Sequence[Row]) -> list[Row]:
         for name in _AVERAGED:
             if name in merged:
                 merged[name] = _mean([row.get(name) for row in rows])
-        for name in ("accuracy", "accuracy_before"):
+        for name in ("accuracy", "accuracy_before", "accuracy_repaired"):
             values = [row[name] for row in rows if row.get(name) is not None]
             merged[name] = _mean(values)
             merged[f"{name}_std"] = _deviation(values)
         merged["trials"] = len(rows)
         summary.append(merged)
     return summary
+
+
+def is_tuned(row: Row) -> bool:
+    """Whether a network was trained after its cut: the accuracy of one that was not is that as cut, or repaired."""
+    before = row.get("accuracy_repaired", row.get("accuracy_before"))
+    if before is None:
+        before = row.get("accuracy_before")
+    return before is not None and row.get("accuracy") is not None and before != row["accuracy"]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -7,7 +7,7 @@ import html
 import io
 from collections.abc import Callable, Sequence
 
-from lcprune.report.records import Row, summarise
+from lcprune.report.records import Row, is_tuned, summarise
 
 
 def result_table(results: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
@@ -18,8 +18,9 @@ def result_table(results: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         ("MACs (M)", lambda row: _number(row.get("macs"), 1e-6, 3)),
         ("MACs (%)", lambda row: _number(row.get("macs_share"), 100, 1)),
         ("parameters (M)", lambda row: _number(row.get("params"), 1e-6, 4)),
-        ("before tuning (%)", lambda row: _percent(row, "accuracy_before")),
-        ("accuracy (%)", lambda row: _percent(row, "accuracy")),
+        ("as cut (%)", lambda row: _percent(row, "accuracy_before")),
+        ("repaired (%)", lambda row: _percent(row, "accuracy_repaired")),
+        ("tuned (%)" if any(map(is_tuned, rows)) else "accuracy (%)", lambda row: _percent(row, "accuracy")),
         ("limit (ms)", lambda row: _number(row.get("latency_limit_ms"), 1, 3)),
         ("predicted (ms)", lambda row: _number(row.get("latency_predicted_ms"), 1, 3)),
         ("original (ms)", lambda row: _number(row.get("latency_original_ms"), 1, 3)),

@@ -20,11 +20,13 @@ from torch import nn
 from lcprune.choosing import methods
 from lcprune.data import Dataset
 from lcprune.engine import Engine, LocalEngine
-from lcprune.evaluate import Evaluation
+from lcprune.evaluate import Evaluation, draw
 from lcprune.framework import prune
 from lcprune.graph import ChannelGraph
 from lcprune.job import Job
+from lcprune.outcome import PruneResult, repaired
 from lcprune.plan import Plan
+from lcprune.repairs import AUTO, IMAGES, NONE
 from lcprune.runs import RunFolder
 from lcprune.search import Search
 from lcprune.storage import load, save
@@ -54,6 +56,7 @@ class Study:
         options: method -> settings of its own.
         engine: where the work is done.
         evaluation: how networks are judged while one is chosen.
+        repair: how cut networks are repaired, where there is a data set.
     """
 
     run: RunFolder
@@ -69,6 +72,7 @@ class Study:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     engine: Engine = field(default_factory=LocalEngine)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    repair: str = AUTO
 
     @property
     def device(self) -> torch.device:
@@ -87,11 +91,11 @@ class Study:
             self.run.add("results", row)
             return row
         if job.plan is not None:
-            return self._finish(job, job.plan.apply(self.network.model))
+            return self._finish(job, self.network.model)
         return self._finish(*self.choose(job))
 
     def choose(self, job: NetworkJob) -> tuple[NetworkJob, nn.Module]:
-        """Prune; the job with its plan, and the smaller network, whose weights the method may have changed."""
+        """Prune; the job with its plan, and the network that was cut, whose weights the method may have changed."""
         logger.info("%s: pruning", job.title)
         folder = self.run.file(job.folder)
         started = time.perf_counter()
@@ -101,6 +105,7 @@ class Study:
             method=methods.make(job.method, own),
             metric=self.metric,
             data=replace(self.evaluation, data=self.batches(job.seed)),
+            repair=NONE,  # as this study does it for every network, whoever chose it
             min_keep=self.min_keep,
             multiple_of=self.multiple_of,
             seed=job.seed,
@@ -109,12 +114,21 @@ class Study:
             **job.limits,
         )
         seconds = time.perf_counter() - started
-        return replace(job, plan=result.plan, history=result.history, seconds=seconds), result.model
+        return replace(
+            job, plan=result.plan, history=result.history, seconds=seconds
+        ), result.whole or self.network.model
 
-    def _finish(self, job: NetworkJob, model: nn.Module) -> Row:
-        """Tune, judge, save and record a pruned network."""
-        judged = self._judge(model)
+    def _finish(self, job: NetworkJob, whole: nn.Module) -> Row:
+        """Cut, repair, tune, judge, save and record a network."""
+        made = PruneResult(job.plan.apply(whole), job.plan, [], whole=whole)
+        judged = self._judge(made.model)
         row = plan_row(self.graph, job) | {f"{name}_before": value for name, value in judged.items()} | judged
+        made = self.repaired(job, made)
+        model = made.model
+        if made.repair is not None:
+            job, judged = replace(job, plan=made.plan), self._judge(model)
+            row |= {"repair": made.repair.how, "repair_seconds": made.repair.seconds}
+            row |= {f"{name}_repaired": value for name, value in judged.items()} | judged
         epochs: list[Row] = []
         if self.recipe is not None and self.dataset is not None:
             tuned = self.tune(job, model)
@@ -127,6 +141,14 @@ class Study:
         # The row goes last: it says that this network is complete.
         self.run.add("results", row)
         return row
+
+    def repaired(self, job: NetworkJob, made: PruneResult) -> PruneResult:
+        """A cut network repaired on training images, where there are some."""
+        if self.dataset is None or self.repair == NONE or made.whole is None:
+            return made
+        samples = draw(self.batches(job.seed), IMAGES, job.seed)
+        graph = replace(self.graph, model=made.whole)
+        return repaired(made, graph, samples, self.repair, job.seed, self.progress)
 
     def tune(self, job: NetworkJob, model: nn.Module) -> list[Row]:
         """Train a pruned network in place; returns one row per epoch."""
