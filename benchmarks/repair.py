@@ -183,6 +183,8 @@ def add(options: argparse.Namespace, kind: str, rows: Sequence[dict[str, Any]]) 
     """Put rows into the record."""
     stored: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     where = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or "cpu"
+    if kind == "full":  # once, however often a network is measured
+        stored[kind] = [row for row in stored.get(kind, []) if row["network"] != options.network]
     stored[kind] = stored.get(kind, []) + [row | {"machine": where, "torch": torch.__version__} for row in rows]
     write_json(options.out, stored, indent=1)
     for row in rows:

@@ -57,6 +57,7 @@ def _tune_together(study: Study, jobs: Sequence[NetworkJob]) -> None:
             [job.plan for job in jobs],
             study.dataset,
             study.recipe,
+            models=[study.start(job, study.network.model) for job in jobs],
             seeds=[study.recipe.seed + job.seed for job in jobs],
             run_dirs=[study.run.file(job.folder, "tuning") for job in jobs],
             device=study.device,

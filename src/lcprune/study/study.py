@@ -26,7 +26,7 @@ from lcprune.graph import ChannelGraph
 from lcprune.job import Job
 from lcprune.outcome import PruneResult, repaired
 from lcprune.plan import Plan
-from lcprune.repairs import AUTO, IMAGES, NONE
+from lcprune.repairs import AUTO, IMAGES, NONE, STAND_INS
 from lcprune.runs import RunFolder
 from lcprune.search import Search
 from lcprune.storage import load, save
@@ -131,6 +131,7 @@ class Study:
             row |= {f"{name}_repaired": value for name, value in judged.items()} | judged
         epochs: list[Row] = []
         if self.recipe is not None and self.dataset is not None:
+            model = self.start(job, whole, made)
             tuned = self.tune(job, model)
             epochs = [{**entry, "method": job.method, "limit": job.limit} for entry in tuned]
             row |= self._judge(model)
@@ -149,6 +150,19 @@ class Study:
         samples = draw(self.batches(job.seed), IMAGES, job.seed)
         graph = replace(self.graph, model=made.whole)
         return repaired(made, graph, samples, self.repair, job.seed, self.progress)
+
+    def start(self, job: NetworkJob, whole: nn.Module, made: PruneResult | None = None) -> nn.Module:
+        """The network that tuning begins with.
+
+        Weights that a refit has fitted to other layers tune a little worse than the ones that were trained; stand-ins
+        are as good as these, and closer to the whole network. So `repair="auto"` tunes from stand-ins.
+        """
+        cut = PruneResult(job.plan.apply(whole), job.plan, [], whole=whole)
+        if self.repair != AUTO:
+            return self.repaired(job, cut).model if made is None else made.model
+        if self.dataset is not None:
+            logger.info("%s: tuning begins with stand-ins", job.title)
+        return replace(self, repair=STAND_INS).repaired(job, cut).model
 
     def tune(self, job: NetworkJob, model: nn.Module) -> list[Row]:
         """Train a pruned network in place; returns one row per epoch."""
