@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, see
     generator = torch.Generator().manual_seed(seed)
     sites = [site for site in wiring.sites if site.patched]
     for norm in norms:
-        norm.train()
+        norm.train(batch.size > 1)  # one image may have no variance at all
     try:
         with _Ears(whole, sites) as ours, _Ears(small, sites) as theirs, Progress("distil", STEPS, progress) as bar:
             for _ in range(STEPS):
@@ -47,7 +47,7 @@ def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, see
                     target = _floats(call(whole, inputs))
                 with torch.enable_grad():
                     output = _floats(call(small, inputs))
-                    inner = [relative(_stays(ours.heard[site.name], site), theirs.heard[site.name]) for site in sites]
+                    inner = [relative(_stays(whole, site, ours.heard), theirs.heard[site.name]) for site in sites]
                     ends = [relative(*pair) for pair in zip(target, output, strict=True)]
                     loss = torch.stack(ends).mean() + (torch.stack(inner).mean() if inner else 0.0)
                     optimizer.zero_grad(set_to_none=True)
@@ -66,9 +66,10 @@ def _floats(output: Any) -> list[Tensor]:
     return [tensor for tensor in tensors(leaves(output)) if tensor.is_floating_point()]
 
 
-def _stays(values: Tensor, site: Site) -> Tensor:
+def _stays(whole: nn.Module, site: Site, heard: Mapping[str, Tensor]) -> Tensor:
     """Of what a layer gives, the channels that stay."""
-    return values.index_select(1 if values.ndim > 2 else values.ndim - 1, site.columns.outputs.to(values.device))
+    values, linear = heard[site.name], isinstance(whole.get_submodule(site.name), nn.Linear)
+    return values.index_select(values.ndim - 1 if linear else 1, site.columns.outputs.to(values.device))
 
 
 class _Ears:
