@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from lcprune.errors import TuneError, first_line
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.prepare import call, statistics_of
 from lcprune.graph.outputs import leaves, tensors
@@ -51,7 +52,7 @@ def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, see
                     ends = [relative(*pair) for pair in zip(target, output, strict=True)]
                     loss = torch.stack(ends).mean() + (torch.stack(inner).mean() if inner else 0.0)
                     optimizer.zero_grad(set_to_none=True)
-                    loss.backward()
+                    _backward(loss)
                 optimizer.step()
                 falling.step()
                 bar.advance(distance=f"{float(torch.stack(ends).mean()):.4f}" if bar.enabled else "")
@@ -60,6 +61,13 @@ def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, see
             parameter.requires_grad_(kept)
             parameter.grad = None
         small.eval()
+
+
+def _backward(loss: Tensor) -> None:
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        raise TuneError(f"the network cannot be trained ({first_line(error)}): choose repair='refit'") from error
 
 
 def _floats(output: Any) -> list[Tensor]:

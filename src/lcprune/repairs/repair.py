@@ -28,7 +28,8 @@ from lcprune.repairs.distil import distil
 from lcprune.repairs.moments import Moments, measure
 from lcprune.repairs.refit import Seen, record, refit
 from lcprune.repairs.stand_ins import stand_in
-from lcprune.repairs.wiring import Run, Wiring, look
+from lcprune.repairs.watch import Run
+from lcprune.repairs.wiring import Wiring, look
 
 logger = logging.getLogger("lcprune")
 
@@ -262,7 +263,7 @@ class _Work:
 
     def _at_once(self) -> list[Batch]:
         """As many batches as one pass has room for."""
-        most = max(1, self._room() // (4 * 4 * self.wiring.numbers))  # about four float32 tensors at a time
+        most = max(1, self._room() // (4 * 4 * max(1, self.wiring.numbers)))  # about four float32 tensors at a time
         return self.fitted[: max(1, most // self.fitted[0].size)]
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from lcprune.repairs.layers import matrix, write
 from lcprune.repairs.moments import Moments, joined
-from lcprune.repairs.wiring import Run, Site
+from lcprune.repairs.watch import Run
+from lcprune.repairs.wiring import Site
 
 _RIDGE = 1e-4  # of the mean variance
 _ROUNDING = 1e-10  # of the mean square: a smaller variance is nothing but rounding
@@ -58,7 +59,8 @@ def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second
 def _response(layer: Any, site: Site, constants: Tensor) -> Tensor:
     """What the layer makes of constant input channels, as a mean over places: padding and strides count."""
     values = constants.repeat_interleave(site.columns.taps).to(layer.weight.dtype)
-    inputs = values.view(1, -1, *(1 for _ in site.size)).expand(1, -1, *site.size)
+    places = () if isinstance(layer, nn.Linear) else site.size
+    inputs = values.view(1, -1, *(1 for _ in places)).expand(1, -1, *places)
     outputs = layer.forward(inputs) - layer.forward(torch.zeros_like(inputs))
     by_channel = outputs[0].double().reshape(outputs.shape[1], -1).mean(1)
     return by_channel[site.columns.outputs.to(by_channel.device)]
