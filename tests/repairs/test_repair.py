@@ -133,6 +133,14 @@ def test_targets_are_not_looked_at() -> None:
     assert _same(repair(case.model, plan, pairs, progress=False), small)
 
 
+@pytest.mark.parametrize("how", ["auto", "distil"])
+def test_the_size_of_batches_makes_no_difference(how: str) -> None:
+    case = half("residual")
+    small = repair(case.model, case.plan, [case.images], how, progress=False)
+    for size in (1, 7):
+        assert _same(repair(case.model, case.plan, case.images.split(size), how, progress=False), small)
+
+
 class _Two(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -104,6 +104,40 @@ def test_a_norm_over_tokens_takes_no_shift_of_features(how: str) -> None:
     _mended(model, {"first": range(5)}, inputs, how)
 
 
+class _Returns(nn.Module):
+    def __init__(self, inner: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3, bias=False), nn.BatchNorm2d(4)
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.second(torch.relu(self.first(x)))
+        return [self.norm(x), x] if self.inner else [self.norm(x)]
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_norm_takes_shifts_only_where_it_alone_reads(inner: bool) -> None:
+    torch.manual_seed(0)
+    sites = _looked(settled(_Returns(inner)), {"first": range(5)}, images(3, 7, 7)).sites
+    assert [site.norm for site in sites] == [None, None if inner else "norm"]
+
+
+class _InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.one(x) + self.two(x.relu_())
+
+
+def test_what_is_written_over_is_measured_again() -> None:
+    torch.manual_seed(0)
+    sites = _looked(_InPlace(), {"first": range(5)}, images(3, 7, 7)).sites
+    assert [site.runs for site in sites[1:]] == [(("one", 0),), (("two", 0),)]
+
+
 class _BothKinds(nn.Module):
     """One tensor that a convolution reads along one side and a linear layer along the other."""
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
@@ -62,7 +63,7 @@ def is_plain(layer: Layer) -> bool:
     """Whether it runs PyTorch's own code, not a forward of its own."""
     kind = type(layer)
     return "forward" not in vars(layer) and any(
-        kind.forward is torchs.forward  # type: ignore[comparison-overlap]
+        kind.forward is torchs.forward
         and getattr(kind, "_conv_forward", None) is getattr(torchs, "_conv_forward", None)
         for torchs in _TORCHS
     )
@@ -122,6 +123,24 @@ def matrix(layer: Layer, taps: int = 1) -> Tensor:
         return weight.unflatten(1, (-1, taps))[None]
     weight = weight.flatten(2).unflatten(0, (layer.groups, -1))
     return weight.transpose(1, 2) if layer.transposed else weight
+
+
+def coverage(layer: Layer, size: tuple[int, ...], channels: int) -> Tensor:
+    """Of every tap of a convolution, the share of outputs for which it lies on the input: not on padding or a stride.
+
+    Args:
+        layer: a convolution.
+        size: of the feature map that it reads.
+        channels: that it reads.
+    """
+    # In half precision, whole numbers end early; a forward of its own may have more numbers than these two.
+    dtype = torch.promote_types(layer.weight.dtype, torch.float32) if is_plain(layer) else layer.weight.dtype
+    weight = layer.weight.detach().to(dtype).requires_grad_()
+    numbers = {"weight": weight} | ({} if layer.bias is None else {"bias": layer.bias.detach().to(dtype)})
+    with torch.enable_grad():
+        outputs = functional_call(layer, numbers, (weight.new_ones(1, channels, *size),))
+        (counts,) = torch.autograd.grad(outputs.sum(), weight)
+    return counts[0, 0].flatten().double() / outputs[0, 0].numel()
 
 
 def write(layer: Layer, weight: Tensor) -> None:

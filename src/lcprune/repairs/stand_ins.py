@@ -2,6 +2,7 @@
 
 With mean m and covariance S of the layer's input in the whole network, A = S[gone, kept] (S[kept, kept] + ridge)^-1
 predicts the ones from the others. The kept columns take W[:, gone] A, and the bias W[:, gone] (m[gone] - A m[kept]).
+Without a bias, and in part where taps lie on padding or between strides, S is not centred.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.repairs.layers import matrix, write
+from lcprune.repairs.layers import coverage, matrix, write
 from lcprune.repairs.moments import Moments, joined
 from lcprune.repairs.watch import Run
 from lcprune.repairs.wiring import Site
@@ -40,8 +41,10 @@ def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second
     cut: Any = small.get_submodule(site.name)
     weight = left_rows(layer, site)
     kept, gone = kept_and_gone(site, weight.shape[2])
-    centred = can_shift(small, site)
-    spread = second - torch.outer(mean, mean) if centred else second
+    centred, cover = can_shift(small, site), _cover(layer, site, mean)
+    # Where taps miss the input, a bias cannot make up for a constant: the less they hit, the more the mean counts.
+    uneven = float((cover * (1 - cover)).sum() / cover.sum()) if centred else 1.0
+    spread = second - (1 - uneven) * torch.outer(mean, mean)
     own = spread[kept[:, :, None], kept[:, None, :]]  # (groups, kept, kept)
     cross = spread[gone[:, :, None], kept[:, None, :]]
     damp = ridge(own, _RIDGE, second.diagonal()[kept].mean(1))
@@ -50,20 +53,13 @@ def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second
     lost = take(weight, gone % reads)
     write(cut, take(weight, kept % reads) + torch.einsum("gout,gui->goit", lost, stand_ins))
     if centred:
-        rest = torch.zeros_like(mean)
-        rest[gone] = mean[gone] - (stand_ins @ mean[kept][..., None])[..., 0]
-        shift(small, site, _response(layer, site, rest))
+        rest = mean[gone] - (stand_ins @ mean[kept][..., None])[..., 0]
+        shift(small, site, torch.einsum("gout,t,gu->go", lost, cover, rest).flatten())
 
 
-@torch.no_grad()
-def _response(layer: Any, site: Site, constants: Tensor) -> Tensor:
-    """What the layer makes of constant input channels, as a mean over places: padding and strides count."""
-    values = constants.repeat_interleave(site.columns.taps).to(layer.weight.dtype)
-    places = () if isinstance(layer, nn.Linear) else site.size
-    inputs = values.view(1, -1, *(1 for _ in places)).expand(1, -1, *places)
-    outputs = layer.forward(inputs) - layer.forward(torch.zeros_like(inputs))
-    by_channel = outputs[0].double().reshape(outputs.shape[1], -1).mean(1)
-    return by_channel[site.columns.outputs.to(by_channel.device)]
+def _cover(layer: Any, site: Site, mean: Tensor) -> Tensor:
+    """Share of outputs that every tap is good for: all, in a linear layer."""
+    return mean.new_ones(site.columns.taps) if isinstance(layer, nn.Linear) else coverage(layer, site.size, len(mean))
 
 
 def left_rows(layer: nn.Module, site: Site) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,7 @@ Run = tuple[str, int]  # a layer's name, and which of its runs in one pass
 
 OUTSIDE = "its weight is used outside of it, too"
 
+_version_of = operator.attrgetter("_version")  # how often a tensor was written to
 _ATEN = torch.ops.aten
 _RESHAPES = {_ATEN.view.default, _ATEN._unsafe_view.default}
 _PRODUCTS = {_ATEN.convolution.default, _ATEN.mm.default, _ATEN.bmm.default, _ATEN.t.default, _ATEN.transpose.int}
@@ -138,7 +140,7 @@ class Watch(TorchDispatchMode):
             self._alive += [inputs, output]
             self.numbers = max(self.numbers, (inputs.numel() + output.numel()) // len(inputs))
             linear = isinstance(layer, nn.Linear)
-            version = 0 if inputs.is_inference() else inputs._version
+            version = 0 if inputs.is_inference() else _version_of(inputs)
             where = (linear, inputs.data_ptr(), inputs.shape, inputs.stride(), version)
             self.same[name, number] = self._first.setdefault(where, (name, number))
             self.sizes[name] = _size(layer, inputs)
