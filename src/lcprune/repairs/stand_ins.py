@@ -43,7 +43,7 @@ def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second
     kept, gone = kept_and_gone(site, weight.shape[2])
     centred, cover = can_shift(small, site), _cover(layer, site, mean)
     # Where taps miss the input, a bias cannot make up for a constant: the less they hit, the more the mean counts.
-    uneven = float((cover * (1 - cover)).sum() / cover.sum()) if centred else 1.0
+    uneven = float(((cover * (1 - cover)).sum() / cover.sum()).clamp(0, 1)) if centred else 1.0
     spread = second - (1 - uneven) * torch.outer(mean, mean)
     own = spread[kept[:, :, None], kept[:, None, :]]  # (groups, kept, kept)
     cross = spread[gone[:, :, None], kept[:, None, :]]
