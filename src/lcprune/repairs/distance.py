@@ -14,13 +14,17 @@ from lcprune.evaluate.prepare import call
 from lcprune.graph.outputs import leaves, tensors
 
 _MOST = 4096  # numbers of an output that are compared, for each image
+_SAME = 1e-10  # of the squares: less is rounding
 
 
 def relative(reference: Tensor, other: Tensor) -> Tensor:
-    """Squared difference, as a share of how much the reference differs from image to image."""
+    """Squared difference, as a share of how much the reference differs from image to image.
+
+    Where all images give the same, as a share of the reference's squares.
+    """
     reference, other = reference.float(), other.float()
-    spread = (reference - reference.mean(0)).square().sum()
-    scale = spread if len(reference) > 1 else reference.square().sum()
+    spread, squares = (reference - reference.mean(0)).square().sum(), reference.square().sum()
+    scale = torch.where(spread > _SAME * squares, spread, squares)
     return (other - reference).square().sum() / (scale + torch.finfo(torch.float32).tiny)
 
 
@@ -57,11 +61,15 @@ def _outputs(model: nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
     """Every output of all images, one row per image; of large ones every so-many-th number."""
     parts = []
     for batch in batches:
-        found = [tensor for tensor in tensors(leaves(call(model, batch.inputs))) if tensor.is_floating_point()]
-        rows = [
-            tensor.reshape(batch.size, -1) if tensor.numel() % batch.size == 0 else tensor[None] for tensor in found
-        ]
-        parts.append([row[:, :: -(-row.shape[1] // _MOST)].float() for row in rows if row.numel()])
-    if len({tuple(row.shape[1] for row in part) for part in parts}) != 1:
+        found = tensors(leaves(call(model, batch.inputs)))
+        rows = [_by_image(tensor, batch.size) for tensor in found if tensor.is_floating_point() and tensor.numel()]
+        parts.append([row[:, :: -(-row.shape[1] // _MOST)].float() for row in rows])
+    if len({len(part) for part in parts}) != 1:
         return []
-    return [torch.cat(rows) for rows in zip(*parts, strict=True)]
+    same = (rows for rows in zip(*parts, strict=True) if len({row.shape[1] for row in rows}) == 1)
+    return [torch.cat(rows) for rows in same]
+
+
+def _by_image(tensor: Tensor, images: int) -> Tensor:
+    """One row per image; one in all of what cannot be shared out among them."""
+    return tensor.reshape(images if tensor.numel() % images == 0 else 1, -1)

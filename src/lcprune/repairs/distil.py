@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from lcprune.errors import TuneError, first_line
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.prepare import call, statistics_of
 from lcprune.graph.outputs import leaves, tensors
@@ -37,7 +38,7 @@ def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, see
     generator = torch.Generator().manual_seed(seed)
     sites = [site for site in wiring.sites if site.patched]
     for norm in norms:
-        norm.train()
+        norm.train(batch.size > 1)  # one image may have no variance at all
     try:
         with _Ears(whole, sites) as ours, _Ears(small, sites) as theirs, Progress("distil", STEPS, progress) as bar:
             for _ in range(STEPS):
@@ -47,11 +48,11 @@ def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, see
                     target = _floats(call(whole, inputs))
                 with torch.enable_grad():
                     output = _floats(call(small, inputs))
-                    inner = [relative(_stays(ours.heard[site.name], site), theirs.heard[site.name]) for site in sites]
+                    inner = [relative(_stays(whole, site, ours.heard), theirs.heard[site.name]) for site in sites]
                     ends = [relative(*pair) for pair in zip(target, output, strict=True)]
                     loss = torch.stack(ends).mean() + (torch.stack(inner).mean() if inner else 0.0)
                     optimizer.zero_grad(set_to_none=True)
-                    loss.backward()
+                    _backward(loss)
                 optimizer.step()
                 falling.step()
                 bar.advance(distance=f"{float(torch.stack(ends).mean()):.4f}" if bar.enabled else "")
@@ -62,13 +63,21 @@ def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, see
         small.eval()
 
 
+def _backward(loss: Tensor) -> None:
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        raise TuneError(f"the network cannot be trained ({first_line(error)}): choose repair='refit'") from error
+
+
 def _floats(output: Any) -> list[Tensor]:
     return [tensor for tensor in tensors(leaves(output)) if tensor.is_floating_point()]
 
 
-def _stays(values: Tensor, site: Site) -> Tensor:
+def _stays(whole: nn.Module, site: Site, heard: Mapping[str, Tensor]) -> Tensor:
     """Of what a layer gives, the channels that stay."""
-    return values.index_select(1 if values.ndim > 2 else values.ndim - 1, site.columns.outputs.to(values.device))
+    values, linear = heard[site.name], isinstance(whole.get_submodule(site.name), nn.Linear)
+    return values.index_select(values.ndim - 1 if linear else 1, site.columns.outputs.to(values.device))
 
 
 class _Ears:

@@ -6,16 +6,23 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
 Layer = _ConvNd | nn.Linear
 Cuts = Mapping[int, NDArray[np.int64]]
+
+_TORCHS: tuple[type[Layer], ...] = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
 
 MOST = 4096  # channels whose covariance is kept as it is; behind a flatten, the places of a channel share one
 
@@ -52,11 +59,28 @@ def is_transposed(layer: Layer) -> bool:
     return isinstance(layer, _ConvNd) and layer.transposed
 
 
-def columns_after(layer: Layer, cuts: Cuts) -> Columns | str:
-    """What a plan leaves of a layer; words if it cannot be repaired."""
+def is_plain(layer: Layer) -> bool:
+    """Whether it runs PyTorch's own code, not a forward of its own."""
+    kind = type(layer)
+    return "forward" not in vars(layer) and any(
+        kind.forward is torchs.forward
+        and getattr(kind, "_conv_forward", None) is getattr(torchs, "_conv_forward", None)
+        for torchs in _TORCHS
+    )
+
+
+def columns_after(layer: Layer, cuts: Cuts, places: int = 1) -> Columns | str:
+    """What a plan leaves of a layer; words if it cannot be repaired.
+
+    Args:
+        layer: in the whole network.
+        cuts: of its weight.
+        places: of a channel that a flatten before it has laid side by side, if any was seen.
+    """
     groups, (_, given, reads, taps) = groups_of(layer), matrix(layer).shape
     if isinstance(layer, nn.Linear) and reads > MOST:
-        taps = _places(reads, cuts.get(1))
+        taps = _together(reads, cuts.get(1))
+        taps = places if taps % places == 0 and reads // places <= MOST else taps
         if reads // taps > MOST:
             return f"it reads {reads} features: their covariance does not fit"
         cuts = {**cuts, **({1: cuts[1][::taps] // taps} if 1 in cuts else {})}
@@ -73,24 +97,23 @@ def columns_after(layer: Layer, cuts: Cuts) -> Columns | str:
         inputs = source[:, None] * reads + cuts.get(1, np.arange(reads))
     if (inputs // reads != source[:, None]).any() or (outputs // given != source[:, None]).any():
         return "its groups lose different numbers of channels"
-    return Columns(*map(torch.from_numpy, (source.copy(), inputs.copy(), outputs.reshape(-1).copy())), taps)
+    return Columns(torch.tensor(source), torch.tensor(inputs), torch.tensor(outputs.reshape(-1)), taps)
 
 
 def _by_group(channels: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Channels that are left, one row per group that has some."""
     left = len(np.unique(channels // size))
-    # Rows of one channel each stand for groups of different lengths, and are refused by whoever compares groups.
+    # Groups of different lengths get rows that cross their borders, which `columns_after` refuses.
     return channels.reshape(left, -1) if not len(channels) % left else channels[None]
 
 
-def _places(features: int, kept: NDArray[np.int64] | None) -> int:
-    """The most neighbouring features that always stay or go together: the places of one channel."""
-    stays = np.ones(features, dtype=bool)
-    if kept is not None:
-        stays = np.zeros(features, dtype=bool)
-        stays[kept] = True
-    changes = np.flatnonzero(np.diff(stays.astype(np.int8))) + 1
-    return math.gcd(features, *changes.tolist()) if len(changes) else math.gcd(features, features // MOST + 1)
+def _together(features: int, kept: NDArray[np.int64] | None) -> int:
+    """The most neighbouring features that always stay or go together."""
+    if kept is None:
+        return features
+    stays = np.zeros(features, dtype=np.int8)
+    stays[kept] = 1
+    return math.gcd(features, *(np.flatnonzero(np.diff(stays)) + 1).tolist())
 
 
 def matrix(layer: Layer, taps: int = 1) -> Tensor:
@@ -100,6 +123,24 @@ def matrix(layer: Layer, taps: int = 1) -> Tensor:
         return weight.unflatten(1, (-1, taps))[None]
     weight = weight.flatten(2).unflatten(0, (layer.groups, -1))
     return weight.transpose(1, 2) if layer.transposed else weight
+
+
+def coverage(layer: Layer, size: tuple[int, ...], channels: int) -> Tensor:
+    """Of every tap of a convolution, the share of outputs for which it lies on the input: not on padding or a stride.
+
+    Args:
+        layer: a convolution.
+        size: of the feature map that it reads.
+        channels: that it reads.
+    """
+    # In half precision, whole numbers end early; a forward of its own may have more numbers than these two.
+    dtype = torch.promote_types(layer.weight.dtype, torch.float32) if is_plain(layer) else layer.weight.dtype
+    weight = layer.weight.detach().to(dtype).requires_grad_()
+    numbers = {"weight": weight} | ({} if layer.bias is None else {"bias": layer.bias.detach().to(dtype)})
+    with torch.enable_grad():
+        outputs = functional_call(layer, numbers, (weight.new_ones(1, channels, *size),))
+        (counts,) = torch.autograd.grad(outputs.sum(), weight)
+    return counts[0, 0].flatten().double() / outputs[0, 0].numel()
 
 
 def write(layer: Layer, weight: Tensor) -> None:
@@ -138,6 +179,8 @@ def patches(layer: Layer, inputs: Tensor, most: int) -> Tensor:
         values = rows(layer, inputs)
         return values[:, :, some_places(values.shape[2], most, values.device)].transpose(1, 2).flatten(0, 1)[..., None]
     sides = layer._reversed_padding_repeated_twice
+    if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+        sides = [side for side in reversed(layer.padding) for _ in range(2)]  # some networks set it anew
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padded = functional.pad(inputs, sides, mode=mode) if any(sides) else inputs
     steps = list(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True))
@@ -145,6 +188,6 @@ def patches(layer: Layer, inputs: Tensor, most: int) -> Tensor:
     corners = torch.unravel_index(some_places(math.prod(lengths), most, inputs.device), tuple(lengths))
     taps = []
     for tap in itertools.product(*(range(size) for size in layer.kernel_size)):
-        index = [c * s + t * d for c, t, (_, s, d) in zip(corners, tap, steps, strict=True)]
-        taps.append(padded[(slice(None), slice(None), *index)])  # (images, channels, places)
+        index: list[Any] = [c * s + t * d for c, t, (_, s, d) in zip(corners, tap, steps, strict=True)]
+        taps.append(padded[(..., *index)])  # (images, channels, places)
     return torch.stack(taps, -1).transpose(1, 2).flatten(0, 1)

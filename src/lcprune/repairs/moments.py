@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.prepare import call
 from lcprune.repairs.layers import rows, some_places
-from lcprune.repairs.wiring import Run, Site
+from lcprune.repairs.watch import Run
+from lcprune.repairs.wiring import Site
 
 _PLACES = 256  # of a feature map, at most: neighbours say nearly the same
 

@@ -120,9 +120,10 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     source = site.columns.source.to(given.device)
     a = before.double().transpose(0, 1).flatten(1).unflatten(0, (-1, reads))[source]  # (groups, reads, rows)
     b = now.double().transpose(0, 1).flatten(1).unflatten(0, (groups, -1))  # (groups, kept, rows)
+    squares = b.square().mean((1, 2))
     a, b = (_centre(a, 2)[0], _centre(b, 2)[0]) if centred else (a, b)
     own, cross = b @ b.mT / b.shape[2], a @ b.mT / b.shape[2]
-    damp = ridge(own, _CHANNEL_RIDGE)
+    damp = ridge(own, _CHANNEL_RIDGE, squares)
     itself = torch.zeros_like(cross)  # with nothing else known, a channel stands for itself
     kept = site.columns.inputs.to(given.device) % reads
     itself.scatter_(1, kept[:, None, :], 1.0)
@@ -132,6 +133,7 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     outputs = site.columns.outputs.to(given.device)
     target = wanted.double()[:, outputs].transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
     patch = patches(cut, given, wanted.shape[2]).double().unflatten(1, (groups, -1)).transpose(0, 1).flatten(2)
+    squares = patch.square().mean((1, 2))
     if centred:
         patch, patch_mean = _centre(patch, 1)
         target, target_mean = _centre(target, 1)
@@ -139,7 +141,7 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     if flat.shape[2] <= _WIDEST:
         gram = patch.mT @ patch / patch.shape[1]
         error = patch.mT @ (target - patch @ flat.mT) / patch.shape[1]
-        flat = flat + torch.linalg.solve(gram + ridge(gram, _PATCH_RIDGE), error).mT
+        flat = flat + torch.linalg.solve(gram + ridge(gram, _PATCH_RIDGE, squares), error).mT
     if not bool(flat.isfinite().all()):
         return
     write(cut, flat.reshape(start.shape))

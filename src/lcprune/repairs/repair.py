@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import logging
 import math
 import time
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lcprune.copies import copy_with, named_tensors, unwrap
-from lcprune.errors import ConfigError
+from lcprune.errors import ConfigError, DataError
 from lcprune.evaluate.draw import Batch, collate, draw
 from lcprune.evaluate.evaluator import arithmetic
 from lcprune.evaluate.prepare import renew_statistics, statistics_of
@@ -25,9 +25,10 @@ from lcprune.plan import Plan
 from lcprune.progress import Progress
 from lcprune.repairs.distance import Distance
 from lcprune.repairs.distil import distil
-from lcprune.repairs.moments import measure
-from lcprune.repairs.refit import record, refit
+from lcprune.repairs.moments import Moments, measure
+from lcprune.repairs.refit import Seen, record, refit
 from lcprune.repairs.stand_ins import stand_in
+from lcprune.repairs.watch import Run
 from lcprune.repairs.wiring import Wiring, look
 
 logger = logging.getLogger("lcprune")
@@ -66,7 +67,9 @@ class Repair:
         return asdict(self) | {"distances": {k: v if math.isfinite(v) else None for k, v in self.distances.items()}}
 
     def __str__(self) -> str:
-        before, after = self.distances.get(NONE, math.nan), self.distances.get(self.how, math.nan)
+        if not self.distances:
+            return "left as cut"
+        before, after = self.distances[NONE], self.distances[self.how]
         words = "left as cut" if self.how == NONE else f"repaired ({self.how})"
         return f"{words}: distance from the whole network {before:.3f} as cut, {after:.3f} now, {self.images} images"
 
@@ -143,28 +146,25 @@ def mend(
 
     Returns:
         The repaired network, or the one as cut where that is closer to the whole one; and what was done.
+
+    Raises:
+        DataError: there are no images, or the network gives nothing finite on them.
     """
     began = time.perf_counter()
-    check_how(how)
-    if all(len(plan.kept[name]) == size for name, size in plan.sizes.items()):
+    if check_how(how) == NONE or all(len(plan.kept[name]) == size for name, size in plan.sizes.items()):
         return small, Repair(NONE)
+    if not samples:
+        raise DataError("there are no images to repair with: give at least one")
+    whole, small = unwrap(whole), unwrap(small)
     chosen = np.random.default_rng(seed).permutation(len(samples))[:images]
     some = [samples[index] for index in chosen]
     held = some[: max(1, len(some) // _HELD_BACK)]
     fitted = some[len(held) :] or some
     device = next(whole.parameters()).device
-    modes = [(module, module.training) for module in whole.modules()]
-    with untouched(whole), arithmetic():
-        whole.eval()
-        try:
-            work = _Work(
-                whole, plan, small, collate(fitted, _BATCH, device), collate(held, _BATCH, device), seed, progress
-            )
-            found = work.best(how)
-        finally:
-            for module, mode in modes:
-                module.training = mode
-    network, name = found
+    batches = collate(fitted, _BATCH, device), collate(held, _BATCH, device)
+    with untouched(whole), untouched(small), arithmetic():
+        work = _Work(_copy(whole), plan, small, *batches, seed, progress)
+        network, name = work.best(how)
     done = Repair(name, work.distances, len(fitted), round(time.perf_counter() - began, 3), work.wiring.left)
     logger.info("%s", done)
     for layer, why in work.wiring.left.items():
@@ -193,14 +193,14 @@ class _Work:
 
     def best(self, how: str) -> tuple[nn.Module, str]:
         """The closest of the networks that `how` asks for and the one as cut."""
-        start = copy.deepcopy(self.small).eval()
+        start = _copy(self.small)
         self.distances[NONE] = self.judge(start)
         kept: dict[str, nn.Module] = {NONE: start}
         asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
         ways = [(name, way) for name in asked for way in self._ways(name)]
         with Progress("repair", len(ways), self.progress) as bar:
             for name, way in ways:
-                network = copy.deepcopy(self.small).eval()
+                network = _copy(self.small)
                 way(network)
                 apart = self.judge(network)
                 if apart < self.distances.get(name, math.inf):
@@ -208,10 +208,10 @@ class _Work:
                 bar.advance(how=name, distance=f"{apart:.3f}")
         order = sorted(kept, key=lambda name: self.distances[name])
         if how == DISTIL:
-            network = copy.deepcopy(kept[order[0]])
+            network = _copy(kept[order[0]])
             distil(self.whole, network, self.wiring, _together(self.fitted), self.seed, self.progress)
             self.distances[DISTIL], kept[DISTIL] = self.judge(network), network
-            order = sorted([NONE, DISTIL], key=lambda name: self.distances[name])
+            order = sorted(kept, key=lambda name: self.distances[name])
         # Closer on images that were held back and farther on those that were fitted: chance.
         as_cut = self.fit_judge(start)
         name = next(name for name in order if name == NONE or self.fit_judge(kept[name]) <= as_cut)
@@ -226,26 +226,35 @@ class _Work:
 
     def _ways(self, how: str) -> Iterator[Callable[[nn.Module], None]]:
         """Functions that repair in place: each with and without new statistics, where there are some."""
-        norms = bool(statistics_of(self.small))
-        if how == STATISTICS:
-            if norms:
+        # One image may have no variance at all.
+        choices = (False, True) if statistics_of(self.small) and self.fitted[0].size > 1 else (False,)
+        for renew in choices:
+            if how == STATISTICS and renew:
                 yield lambda network: renew_statistics(network, self.fitted)
-        elif how == STAND_INS:
-            moments = measure(self.whole, self.wiring.sites, self.fitted)
-            yield lambda network: stand_in(self.whole, network, self.wiring, moments)
-            if norms:
+            elif how == STAND_INS:
+                yield functools.partial(self._stand_in, renew)
+            elif how == REFIT:
+                yield functools.partial(self._refit, renew)
 
-                def both(network: nn.Module) -> None:
-                    stand_in(self.whole, network, self.wiring, moments)
-                    renew_statistics(network, self.fitted)
+    def _stand_in(self, renew: bool, network: nn.Module) -> None:
+        stand_in(self.whole, network, self.wiring.sites, self._moments)
+        if renew:
+            renew_statistics(network, self.fitted)
 
-                yield both
-        elif how == REFIT:
-            part = self._at_once()
-            seen = record(self.whole, self.wiring, part, self._room() // 4)
-            batch = _together(part)
-            for renew in (False, True) if norms else (False,):
-                yield lambda network, renew=renew: refit(self.whole, network, self.wiring, seen, batch, renew)
+    def _refit(self, renew: bool, network: nn.Module) -> None:
+        others = [site for site in self.wiring.sites if site.cut and not site.patched]
+        if others:
+            stand_in(self.whole, network, others, self._moments)
+        refit(self.whole, network, self.wiring, *self._seen, renew)
+
+    @functools.cached_property
+    def _moments(self) -> dict[Run, Moments]:
+        return measure(self.whole, self.wiring.sites, self.fitted)
+
+    @functools.cached_property
+    def _seen(self) -> tuple[Seen, Batch]:
+        part = self._at_once()
+        return record(self.whole, self.wiring, part, self._room() // 4), _together(part)
 
     def _room(self) -> int:
         """Bytes that a refit may take."""
@@ -254,31 +263,35 @@ class _Work:
 
     def _at_once(self) -> list[Batch]:
         """As many batches as one pass has room for."""
-        most = max(1, self._room() // (4 * 4 * self.wiring.numbers))  # about four float32 tensors at a time
+        most = max(1, self._room() // (4 * 4 * max(1, self.wiring.numbers)))  # about four float32 tensors at a time
         return self.fitted[: max(1, most // self.fitted[0].size)]
 
 
 def expand(whole: nn.Module, plan: Plan, small: nn.Module) -> nn.Module:
-    """The whole network with the small one's numbers wherever the plan keeps some: the plan cuts the small one out of it.
+    """The whole network with the small one's numbers wherever the plan keeps some: the plan cuts it to the small one.
 
     Args:
         whole: the network before the cut; it is not changed.
         plan: what was cut of it.
         small: what the plan made, with any weights.
     """
-    numbers = {name: tensor.detach() for name, tensor in named_tensors(small)}
+    numbers = {name: tensor.detach() for name, tensor in named_tensors(unwrap(small))}
 
     def change(name: str, tensor: Tensor) -> Tensor:
         own = plan.cuts.get(name, {})
         result = tensor.clone()
-        index = [
-            torch.as_tensor(own.get(dim, np.arange(size)), device=tensor.device)
-            for dim, size in enumerate(tensor.shape)
-        ]
-        result[torch.meshgrid(*index, indexing="ij") if index else ...] = numbers[name].to(tensor.device)
+        positions = (own.get(dim, np.arange(size)) for dim, size in enumerate(tensor.shape))
+        result[tuple(torch.from_numpy(index).to(tensor.device) for index in np.ix_(*positions))] = numbers[name].to(
+            tensor.device
+        )
         return result
 
-    return copy_with(whole, change)
+    return copy_with(unwrap(whole), change)
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    """Another one with the same numbers, in evaluation mode."""
+    return copy_with(model, lambda name, tensor: tensor.clone()).eval()
 
 
 def _first(batch: Batch, count: int) -> Any:

@@ -2,51 +2,64 @@
 
 With mean m and covariance S of the layer's input in the whole network, A = S[gone, kept] (S[kept, kept] + ridge)^-1
 predicts the ones from the others. The kept columns take W[:, gone] A, and the bias W[:, gone] (m[gone] - A m[kept]).
+Without a bias, and in part where taps lie on padding or between strides, S is not centred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lcprune.repairs.layers import matrix, write
+from lcprune.repairs.layers import coverage, matrix, write
 from lcprune.repairs.moments import Moments, joined
-from lcprune.repairs.wiring import Run, Site, Wiring
+from lcprune.repairs.watch import Run
+from lcprune.repairs.wiring import Site
 
 _RIDGE = 1e-4  # of the mean variance
+_ROUNDING = 1e-10  # of the mean square: a smaller variance is nothing but rounding
 
 
-def stand_in(whole: nn.Module, small: nn.Module, wiring: Wiring, moments: Mapping[Run, Moments]) -> None:
+def stand_in(whole: nn.Module, small: nn.Module, sites: Sequence[Site], moments: Mapping[Run, Moments]) -> None:
     """Give every layer that reads fewer channels its stand-ins, in place.
 
     Args:
         whole: the network before the cut.
         small: the network as cut.
-        wiring: of the two.
+        sites: layers of the two.
         moments: of the whole network.
     """
-    for site in wiring.sites:
+    for site in sites:
         if site.cut:
             _repair(whole, small, site, *joined([moments[run] for run in site.runs]))
 
 
 def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second: Tensor) -> None:
-    layer, cut = whole.get_submodule(site.name), small.get_submodule(site.name)
+    layer: Any = whole.get_submodule(site.name)
+    cut: Any = small.get_submodule(site.name)
     weight = left_rows(layer, site)
     kept, gone = kept_and_gone(site, weight.shape[2])
-    centred = can_shift(small, site)
-    spread = second - torch.outer(mean, mean) if centred else second
+    centred, cover = can_shift(small, site), _cover(layer, site, mean)
+    # Where taps miss the input, a bias cannot make up for a constant: the less they hit, the more the mean counts.
+    uneven = float(((cover * (1 - cover)).sum() / cover.sum()).clamp(0, 1)) if centred else 1.0
+    spread = second - (1 - uneven) * torch.outer(mean, mean)
     own = spread[kept[:, :, None], kept[:, None, :]]  # (groups, kept, kept)
     cross = spread[gone[:, :, None], kept[:, None, :]]
-    stand_ins = torch.linalg.solve(own + ridge(own, _RIDGE), cross.mT).mT  # (groups, gone, kept)
+    damp = ridge(own, _RIDGE, second.diagonal()[kept].mean(1))
+    stand_ins = torch.linalg.solve(own + damp, cross.mT).mT  # (groups, gone, kept)
     reads = weight.shape[2]
     lost = take(weight, gone % reads)
     write(cut, take(weight, kept % reads) + torch.einsum("gout,gui->goit", lost, stand_ins))
     if centred:
         rest = mean[gone] - (stand_ins @ mean[kept][..., None])[..., 0]
-        shift(small, site, torch.einsum("gout,gu->go", lost, rest).flatten())
+        shift(small, site, torch.einsum("gout,t,gu->go", lost, cover, rest).flatten())
+
+
+def _cover(layer: Any, site: Site, mean: Tensor) -> Tensor:
+    """Share of outputs that every tap is good for: all, in a linear layer."""
+    return mean.new_ones(site.columns.taps) if isinstance(layer, nn.Linear) else coverage(layer, site.size, len(mean))
 
 
 def left_rows(layer: nn.Module, site: Site) -> Tensor:
@@ -60,7 +73,7 @@ def kept_and_gone(site: Site, reads: int) -> tuple[Tensor, Tensor]:
     """Channels that each group still reads and those that it no longer does, counted in the whole input."""
     source, kept = site.columns.source, site.columns.inputs
     every = source[:, None] * reads + torch.arange(reads)
-    gone = every[~(every[:, :, None] == kept[:, None, :]).any(2)].reshape(len(source), -1)
+    gone = every[~(every[:, :, None] == kept[:, None, :]).any(2)].reshape(len(source), reads - kept.shape[1])
     return kept, gone
 
 
@@ -70,10 +83,10 @@ def take(weight: Tensor, inputs: Tensor) -> Tensor:
     return weight.gather(2, index)
 
 
-def ridge(gram: Tensor, share: float) -> Tensor:
-    """A share of the mean diagonal, for a batch of square matrices; never quite zero."""
+def ridge(gram: Tensor, share: float, squares: Tensor) -> Tensor:
+    """A share of the mean diagonal, for a batch of covariances; never less than rounding leaves of the mean squares."""
     scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    damp = share * scale + torch.finfo(torch.float32).tiny
+    damp = share * scale.clamp(min=0) + _ROUNDING * squares + torch.finfo(torch.float32).tiny
     return damp[..., None, None] * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
 

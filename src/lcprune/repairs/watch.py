@@ -1,0 +1,192 @@
+"""What one small pass tells of a network's layers: what each reads, and who reads what it gives."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from lcprune.evaluate.prepare import call
+from lcprune.repairs.layers import Layer, is_layer, is_plain, is_transposed
+
+Run = tuple[str, int]  # a layer's name, and which of its runs in one pass
+
+OUTSIDE = "its weight is used outside of it, too"
+
+_version_of = operator.attrgetter("_version")  # how often a tensor was written to
+_ATEN = torch.ops.aten
+_RESHAPES = {_ATEN.view.default, _ATEN._unsafe_view.default}
+_PRODUCTS = {_ATEN.convolution.default, _ATEN.mm.default, _ATEN.bmm.default, _ATEN.t.default, _ATEN.transpose.int}
+
+
+def sizes_in(model: nn.Module, inputs: Any) -> dict[str, tuple[int, ...]]:
+    """Of what the layers of a network read: images first, then all but channels."""
+    found: dict[str, tuple[int, ...]] = {}
+
+    def hook(name: str) -> Any:
+        def note(layer: Layer, args: tuple[Any, ...]) -> None:
+            if args and isinstance(args[0], Tensor):
+                found[name] = _size(layer, args[0])
+
+        return note
+
+    for name, module in model.eval().named_modules():
+        if is_layer(module):
+            module.register_forward_pre_hook(hook(name))
+    with torch.no_grad():
+        call(model, inputs)
+    return found
+
+
+def _size(layer: Layer, inputs: Tensor) -> tuple[int, ...]:
+    return (*inputs.shape[:-1],) if isinstance(layer, nn.Linear) else (len(inputs), *inputs.shape[2:])
+
+
+class Watch(TorchDispatchMode):
+    """Notes what layers read, and who reads what they give."""
+
+    def __init__(self, model: nn.Module, layers: Mapping[str, Layer]) -> None:
+        super().__init__()
+        self.layers = layers
+        self.norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+        self.order: list[str] = []
+        self.count: Counter[str] = Counter()
+        self.same: dict[Run, Run] = {}
+        self.reasons: dict[str, str] = {}
+        self.odd: set[str] = set()  # layers with a forward of their own
+        self.sizes: dict[str, tuple[int, ...]] = {}
+        self.places: dict[str, int] = {}  # of a channel, for linear layers behind a flatten
+        self.numbers = 0
+        self.multiplied: set[int] = set()  # what products take
+        self._inside: list[str] = []
+        self._owners = {id(own): name for name, layer in layers.items() for own in layer._parameters.values()}
+        self._alive: list[Tensor] = []  # tensors are told apart by where they lie, so none may be freed
+        self._first: dict[tuple[Any, ...], Run] = {}
+        self._made: dict[int, str] = {}
+        self._flat: dict[int, int] = {}
+        self._reads: Counter[str] = Counter()
+        self._norm_of: dict[str, str] = {}
+        self._norm_runs: Counter[str] = Counter()
+
+    def __enter__(self) -> Any:
+        self._handles = [
+            *(layer.register_forward_pre_hook(self._before_hook(name)) for name, layer in self.layers.items()),
+            *(layer.register_forward_hook(self._layer_hook(name)) for name, layer in self.layers.items()),
+            *(norm.register_forward_pre_hook(self._norm_hook(name)) for name, norm in self.norms.items()),
+        ]
+        return super().__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        super().__exit__(*args)
+        for handle in self._handles:
+            handle.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in tree_iter((args, kwargs)):
+            if not isinstance(value, Tensor):
+                continue
+            if id(value) in self._made:
+                self._reads[self._made[id(value)]] += 1
+            if (owner := self._owners.get(id(value))) is not None and owner not in self._inside:
+                self.reasons[owner] = OUTSIDE
+            if func in _PRODUCTS:
+                self.multiplied.add(id(value))
+        result = func(*args, **(kwargs or {}))
+        if func in _RESHAPES and result.ndim == 2 < args[0].ndim and len(result) == len(args[0]):
+            self._alive.append(result)
+            self._flat[id(result)] = math.prod(args[0].shape[2:])
+        return result
+
+    def given_out(self, outputs: list[Tensor]) -> None:
+        """What the network returns is read, too."""
+        self._reads.update(self._made[id(output)] for output in outputs if id(output) in self._made)
+
+    def norm(self, name: str) -> str | None:
+        """The batch norm that alone reads what a layer gives; both run once."""
+        norm = self._norm_of.get(name)
+        if norm is None or not self._reads[name] == self.count[name] == self._norm_runs[norm] == 1:
+            return None
+        return norm if isinstance(self.norms[norm].running_mean, Tensor) else None
+
+    def _before_hook(self, name: str) -> Any:
+        def note(layer: Layer, args: tuple[Any, ...]) -> None:
+            self._inside.append(name)
+
+        return note
+
+    def _layer_hook(self, name: str) -> Any:
+        def note(layer: Layer, args: tuple[Any, ...], output: Any) -> None:
+            look_at(layer, args, output)
+            del self._inside[self._inside.index(name) :]
+
+        def look_at(layer: Layer, args: tuple[Any, ...], output: Any) -> None:
+            inputs = args[0] if args and isinstance(args[0], Tensor) else None
+            least = 2 if isinstance(layer, nn.Linear) else len(layer.kernel_size) + 2
+            if inputs is None or not isinstance(output, Tensor) or inputs.ndim < least:
+                self.reasons[name] = "it is not called with one batch of images"
+                return
+            self.order += [name] if name not in self.order else []
+            number = self.count[name]
+            self.count[name] += 1
+            self._alive += [inputs, output]
+            self.numbers = max(self.numbers, (inputs.numel() + output.numel()) // len(inputs))
+            linear = isinstance(layer, nn.Linear)
+            version = 0 if inputs.is_inference() else _version_of(inputs)
+            where = (linear, inputs.data_ptr(), inputs.shape, inputs.stride(), version)
+            self.same[name, number] = self._first.setdefault(where, (name, number))
+            self.sizes[name] = _size(layer, inputs)
+            self.places[name] = self._flat.get(id(inputs), 1)
+            if not linear or output.ndim == 2:  # of others, batch norms see something else as channels
+                self._made[id(output)] = name
+            if not is_plain(layer):
+                self.odd.add(name)
+                if not _multiplies(layer, inputs):
+                    self.reasons[name] = f"a {type(layer).__name__} does more than to multiply with its weight"
+
+        return note
+
+    def _norm_hook(self, name: str) -> Any:
+        def note(norm: nn.Module, args: tuple[Any, ...]) -> None:
+            self._norm_runs[name] += 1
+            if args and id(args[0]) in self._made:
+                self._norm_of[self._made[id(args[0])]] = name
+
+        return note
+
+
+def _multiplies(layer: Layer, inputs: Tensor) -> bool:
+    """Whether a forward of its own multiplies input channels with the weight's columns, adds the bias, and no more."""
+    weight, axis = layer.weight.detach(), 0 if is_transposed(layer) else 1
+    dim = inputs.ndim - 1 if isinstance(layer, nn.Linear) else 1
+    masked, silent = weight.clone(), inputs.clone()
+    masked.narrow(axis, 0, 1).zero_()
+    step = silent.shape[dim] if is_transposed(layer) else weight.shape[1]
+    silent.index_fill_(dim, torch.arange(0, silent.shape[dim], step, device=silent.device), 0)
+
+    def run(own: Tensor, given: Tensor, more: float = 0.0) -> Tensor:
+        numbers = {"weight": own} if layer.bias is None else {"weight": own, "bias": layer.bias.detach() + more}
+        result: Tensor = functional_call(layer, numbers, (given,))
+        return result
+
+    hooks, layer._forward_hooks = layer._forward_hooks, type(layer._forward_hooks)()
+    try:
+        none = run(torch.zeros_like(weight), inputs)
+        once, thrice = run(weight, inputs) - none, run(3 * weight, inputs) - none
+        largest = float(once.abs().max())
+        differences = [(thrice - 3 * once) / 3, run(masked, inputs) - run(weight, silent)]
+        if layer.bias is not None:
+            differences.append(run(weight, inputs, more=largest) - once - none - largest)
+        return all(float(difference.abs().max()) <= 1e-3 * largest for difference in differences)
+    except (RuntimeError, TypeError):
+        return False
+    finally:
+        layer._forward_hooks = hooks

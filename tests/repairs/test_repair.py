@@ -1,0 +1,388 @@
+"""A repaired network is never worse than the one as cut, and nothing but its numbers changes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dependent import CASES, Residual, batch, error, images, settled
+from random_networks import NETWORKS, half
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+import lcprune
+from lcprune.errors import ConfigError, DataError, LcpruneError
+from lcprune.repairs import HOW, expand, mend, repair
+from lcprune.repairs.distance import Distance
+from lcprune.repairs.distil import distil
+from lcprune.repairs.wiring import look
+
+
+@pytest.fixture(autouse=True)
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 6)
+
+
+def _pairs(inputs: Tensor) -> list[tuple[Any, Any]]:
+    return [(image, ()) for image in inputs]
+
+
+def _same(one: nn.Module, other: nn.Module) -> bool:
+    a, b = one.state_dict(), other.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def _finite(model: nn.Module) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
+
+
+def test_nothing_removed_nothing_changed() -> None:
+    case = half("plain")
+    plan = lcprune.trace(case.model, case.images[:2]).plan({})
+    for how in HOW:
+        assert _same(repair(case.model, plan, [case.images], how, progress=False), case.model)
+    assert str(mend(case.model, plan, case.model, _pairs(case.images))[1]) == "left as cut"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_never_farther_from_the_whole_network(name: str) -> None:
+    case = half(name)
+    plan = case.plan
+    cut = plan.apply(case.model)
+    for count in (1, 2, 5, 30):
+        inputs = case.images[:count]
+        as_cut = error(case.model, cut, inputs)
+        for how in HOW:
+            small = repair(case.model, plan, [inputs], how, progress=False)
+            assert error(case.model, small, inputs) <= as_cut * (1 + 1e-5), (count, how)
+            assert _finite(small), (count, how)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_some_images_make_random_networks_better(name: str) -> None:
+    case = half(name, count=200)
+    plan = case.plan
+    small, done = mend(case.model, plan, plan.apply(case.model), _pairs(case.images[:160]), progress=False)
+    assert done.how != "none"
+    assert error(case.model, small, case.images[160:]) < 0.9 * error(
+        case.model, plan.apply(case.model), case.images[160:]
+    )
+    assert done.distances[done.how] == min(done.distances.values()) and done.images == 128 and done.seconds > 0
+    assert str(done).startswith(f"repaired ({done.how}): distance from the whole network {done.distances['none']:.3f}")
+    assert done.to_json()["distances"] == done.distances
+
+
+@pytest.mark.parametrize("name", ["plain", "without norms", "tokens"])
+@pytest.mark.parametrize("how", ["auto", "stand-ins", "refit", "distil"])
+@pytest.mark.parametrize("value", [0.0, 0.7])
+def test_images_that_are_all_the_same_give_plain_numbers(name: str, how: str, value: float) -> None:
+    case = half(name)
+    plan = case.plan
+    small = repair(case.model, plan, [torch.full_like(case.images, value)], how, progress=False)
+    assert _finite(small)
+    largest = max(float(tensor.abs().max()) for tensor in case.model.state_dict().values())
+    assert max(float(tensor.abs().max()) for tensor in small.state_dict().values()) < 10 * largest
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_images_that_are_not_finite_are_refused(value: float) -> None:
+    case = half("plain")
+    inputs = case.images.clone()
+    inputs[3, 0, 0, 0] = value
+    with pytest.raises(DataError, match="not finite"):
+        repair(case.model, case.plan, [inputs], progress=False)
+
+
+def test_no_images_are_refused() -> None:
+    case = half("plain")
+    plan = case.plan
+    with pytest.raises(DataError, match="no images"):
+        repair(case.model, plan, [], progress=False)
+    with pytest.raises(DataError, match="no images"):
+        mend(case.model, plan, plan.apply(case.model), [], progress=False)
+
+
+@pytest.mark.parametrize("how", ["stand-ins", "refit"])
+def test_dead_and_equal_channels(how: str) -> None:
+    """Covariances without an inverse."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)).double()
+    with torch.no_grad():
+        for number in (0, 1, 6):
+            model[0].weight[number], model[0].bias[number] = 0, 0
+        for number in (3, 7):
+            model[0].weight[number], model[0].bias[number] = model[0].weight[2], model[0].bias[2]
+    inputs = images(3, 7, 7).double()
+    graph = lcprune.trace(model, inputs[:2])
+    small = repair(model, graph.plan({"0": [0, 1, 2, 3, 4, 5]}), [inputs], how, progress=False)
+    assert error(model, small, inputs) < 0.02
+    small = repair(model, graph.plan({"0": [0, 1]}), [inputs], how, progress=False)  # dead ones alone stay
+    assert _finite(small)
+
+
+def test_targets_are_not_looked_at() -> None:
+    case = half("plain")
+    plan, inputs = case.plan, case.images
+    small = repair(case.model, plan, [inputs[:20], inputs[20:]], progress=False)
+    targets = torch.full((30,), math.nan)
+    pairs = [(inputs[:20], targets[:20]), [inputs[20:], targets[20:]]]
+    assert _same(repair(case.model, plan, pairs, progress=False), small)
+
+
+@pytest.mark.parametrize("how", ["auto", "distil"])
+def test_the_size_of_batches_makes_no_difference(how: str) -> None:
+    case = half("residual")
+    small = repair(case.model, case.plan, [case.images], how, progress=False)
+    for size in (1, 7):
+        assert _same(repair(case.model, case.plan, case.images.split(size), how, progress=False), small)
+
+
+class _Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.reader = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, left: Tensor, right: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        inner = torch.relu(self.left(left) + self.right(right))
+        result = self.reader(inner)
+        return result, {"penalty": inner.square().mean(), "none": result[:0], "labels": result.argmax(1)}
+
+
+@pytest.mark.parametrize("how", ["auto", "distil"])
+def test_several_inputs_and_outputs(how: str) -> None:
+    torch.manual_seed(0)
+    model = _Two()
+    left, right = images(3, 7, 7), images(3, 7, 7)
+    plan = lcprune.trace(model, (left[:2], right[:2])).plan({"left": range(4)})
+    by_name = repair(model, plan, [{"left": left, "right": right}], how, progress=False)
+    by_place = repair(model, plan, [((left, right), torch.zeros(len(left)))], how, progress=False)
+    assert _same(by_name, by_place)
+    expected, found, cut = (net(left, right)[0] for net in (model, by_name, plan.apply(model)))
+    assert (found - expected).square().sum() < 0.7 * (cut - expected).square().sum()
+
+
+def test_large_and_odd_outputs_are_compared() -> None:
+    torch.manual_seed(0)
+    inputs = images(3, 4, 4, count=7)
+
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return [x.mean(), x.flatten(0, 1), x.new_zeros(0), x.repeat(1, 1, 20, 20), "words"]
+
+    same = Distance(Odd(), [batch(inputs[:4]), batch(inputs[4:])])
+    assert same(Odd()) == 0
+    other = Odd()
+    other.forward = lambda x: Odd.forward(other, x + 1)  # type: ignore[method-assign]
+    assert 0 < same(other) < math.inf
+    other.forward = lambda x: Odd.forward(other, x * math.nan)  # type: ignore[method-assign]
+    assert same(other) == math.inf
+
+
+def test_networks_without_numbers_to_compare_are_refused() -> None:
+    class Labels(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.argmax(1)
+
+    with pytest.raises(DataError, match="no numbers"):
+        Distance(Labels(), [batch(images(3))])
+
+
+class _Standardised(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        weight = (self.weight - self.weight.mean((1, 2, 3), True)) / self.weight.std((1, 2, 3), keepdim=True)
+        return nn.functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+class _StandardisedInside(nn.Conv2d):
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super()._conv_forward(x, weight / weight.norm(), bias)
+
+
+class _OwnBias(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(x, self.weight, 0.1 * self.bias)
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)
+        self.two.weight = self.one.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        return self.one(x) + self.two(2 * x)
+
+
+def _old_weight_norm(layer: nn.Module) -> nn.Module:
+    with pytest.warns(FutureWarning):
+        return nn.utils.weight_norm(layer)
+
+
+@pytest.mark.parametrize(
+    ("reader", "why"),
+    [
+        (lambda: weight_norm(nn.Conv2d(8, 4, 3)), "computed"),
+        (lambda: weight_norm(nn.ConvTranspose2d(8, 4, 3)), "computed"),
+        (lambda: _old_weight_norm(nn.Conv2d(8, 4, 3)), "computed"),
+        (lambda: _Standardised(8, 4, 3), "_Standardised does more"),
+        (lambda: _StandardisedInside(8, 4, 3), "_StandardisedInside does more"),
+        (lambda: _OwnBias(8, 4, 3), "_OwnBias does more"),
+    ],
+    ids=["weight norm", "weight norm, transposed", "old weight norm", "standardised", "inside", "own bias"],
+)
+@pytest.mark.parametrize("how", ["auto", "stand-ins", "refit"])
+def test_layers_that_cannot_be_repaired_are_named(reader: Any, why: str, how: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), reader())
+    inputs = images(3, 7, 7)
+    plan = lcprune.trace(model, inputs[:2]).plan({"0": range(5)})
+    cut = plan.apply(model)
+    small, done = mend(model, plan, cut, _pairs(inputs), how, progress=False)
+    assert list(done.left) == ["2"] and why in done.left["2"]
+    assert _same(small, cut)
+
+
+def test_layers_that_share_a_weight_are_named() -> None:
+    torch.manual_seed(0)
+    model = _Tied()
+    inputs = images(3, 7, 7)
+    plan = lcprune.trace(model, inputs[:2]).plan({"first": range(5)})
+    small, done = mend(model, plan, plan.apply(model), _pairs(inputs), progress=False)
+    assert list(done.left) == ["one", "two"]
+    assert all("another layer's" in why for why in done.left.values())
+    assert small.two.weight is small.one.weight
+
+
+def test_a_forward_that_pads_for_itself_is_repaired() -> None:
+    case = CASES["own_padding"]()
+    plan = case.plan
+    sites = {site.name: site for site in look(case.model, plan, case.images[:2]).sites}
+    assert sites["1"].cut and not sites["1"].patched
+    _, done = mend(case.model, plan, plan.apply(case.model), _pairs(case.images), "stand-ins", progress=False)
+    assert done.how == "stand-ins" and not done.left
+
+
+class _Counts(nn.Module):
+    """Counts its passes, in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+        self.body = NETWORKS["plain"]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return self.body(x)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_whole_network_is_untouched(how: str, fails: bool) -> None:
+    torch.manual_seed(0)
+    model = settled(_Counts()).train()
+    model.body[1].eval()
+    model.body[0].weight.requires_grad_(False)
+    inputs = images(3, 8, 8)
+    plan = lcprune.trace(model, inputs[:2]).plan({"body.0": range(5)})
+    before, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    state = torch.get_rng_state()
+    if fails and how != "none":
+        inputs[5] = math.nan
+        with pytest.raises(LcpruneError):
+            repair(model, plan, [inputs], how, progress=False)
+    else:
+        repair(model, plan, [inputs], how, progress=False)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert modes == [module.training for module in model.modules()]
+    assert hooks == [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(state, torch.get_rng_state()), "no random numbers of others are used up"
+
+
+@pytest.mark.parametrize(
+    ("how", "dtype"), [("stand-ins", torch.float32), ("refit", torch.float64), ("distil", torch.float32)]
+)
+def test_the_repaired_network_is_like_the_one_as_cut(
+    how: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 150)
+    torch.manual_seed(0)
+    model = settled(Residual()).to(dtype, memory_format=torch.channels_last).train()
+    model.norm.eval()
+    model.stem.weight.requires_grad_(False)
+    inputs = images(3, 7, 7).to(dtype)
+    plan = lcprune.trace(model, inputs[:2]).plan({"stem": range(5), "inner": range(4)})
+    cut = plan.apply(model)
+    before = copy.deepcopy(cut.state_dict())
+    small, done = mend(model, plan, cut, _pairs(inputs), how, progress=False)
+    assert done.how == how and small is not cut
+    assert all(torch.equal(before[key], value) for key, value in cut.state_dict().items()), "nor is the cut one changed"
+    for (name, new), (_, old) in zip(small.named_parameters(), cut.named_parameters(), strict=True):
+        assert new.dtype == old.dtype and new.requires_grad == old.requires_grad and new.grad is None, name
+        assert new.stride() == old.stride() and new.is_leaf, name
+    assert [module.training for module in small.modules()] == [module.training for module in cut.modules()]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in small.modules())
+    found = {**dict(small.named_parameters()), **dict(small.named_buffers())}
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == plan.pruned_shapes()
+    lcprune.save(tmp_path / "small", small, plan)
+    assert _same(lcprune.load(tmp_path / "small", model), small)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_expand_is_the_way_back(name: str) -> None:
+    case = half(name)
+    plan = case.plan
+    small = plan.apply(case.model)
+    with torch.no_grad():
+        for tensor in small.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand_like(tensor) + 0.5)
+    before = copy.deepcopy(case.model)
+    large = expand(case.model, plan, small)
+    assert _same(plan.apply(large), small)
+    assert _same(case.model, before)
+    assert lcprune.verify(large, plan, case.images[:2], small).ok
+
+
+def test_wrapped_networks() -> None:
+    case = half("plain")
+    plan = case.plan
+    small = repair(nn.DataParallel(case.model), plan, [case.images], progress=False)
+    assert _same(small, repair(case.model, plan, [case.images], progress=False))
+    assert _same(plan.apply(expand(nn.DataParallel(case.model), plan, small)), small)
+
+
+def test_unknown_repairs_are_refused() -> None:
+    case = half("plain")
+    with pytest.raises(ConfigError, match=r"'bogus'.*'auto', 'none', 'statistics', 'stand-ins', 'refit', 'distil'"):
+        repair(case.model, case.plan, [case.images], "bogus")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_the_same_seed_gives_the_same_network(how: str) -> None:
+    case = half("residual", count=60)
+    plan = case.plan
+    first = repair(case.model, plan, [case.images], how, images=40, seed=3, progress=False)
+    torch.rand(7)
+    assert _same(repair(case.model, plan, [case.images], how, images=40, seed=3, progress=False), first)
+    other = repair(case.model, plan, [case.images], how, images=40, seed=4, progress=False)
+    assert how == "none" or not _same(other, first)
+
+
+@pytest.mark.parametrize("name", ["plain", "tokens", "residual", "up and down"])
+def test_distillation_comes_closer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 40)
+    case = half(name, count=60)
+    plan = case.plan
+    small = plan.apply(case.model)
+    distance = Distance(case.model, [batch(case.images)])
+    before = distance(small)
+    distil(case.model, small, look(case.model, plan, case.images[:2]), batch(case.images), 0, False)
+    assert distance(small) < 0.9 * before
+    assert not any(module.training for module in small.modules())
