@@ -89,7 +89,15 @@ def test_the_demo_goes_the_whole_way_and_goes_on(lcprune, monkeypatch):
     for row in rows[1:]:
         assert row["macs_share"] <= row["limit"] and row["latency_ms"] > 0
         assert row["accuracy"] is not None and row["accuracy_before"] is not None
-    for words in ("as cut (%)", "repaired (%)", "tuned (%)", "MACs (M)", "parameters (M)", "latency (ms)", "runs/demo/report.html"):
+    for words in (
+        "as cut (%)",
+        "repaired (%)",
+        "tuned (%)",
+        "MACs (M)",
+        "parameters (M)",
+        "latency (ms)",
+        "runs/demo/report.html",
+    ):
         assert words in said.out
     page = Path("runs/demo/report.html").read_text(encoding="utf-8")
     for figure in ("frontier_macs", "before_after", "schedule", "search", "metric", "latency", "training"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,14 +69,13 @@ def joined(parts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
     return mean, torch.stack([part.second * (part.count / count) for part in parts]).sum(0)
 
 
-@torch.no_grad()
-def measure(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -> dict[Run, Moments]:
-    """The moments of every input that layers with fewer channels read, each once however many read it.
+@contextlib.contextmanager
+def measuring(model: nn.Module, sites: Sequence[Site]) -> Iterator[dict[Run, Moments]]:
+    """While the network runs: the moments of every input that layers with fewer channels read, each once.
 
     Args:
         model: the whole network, in evaluation mode.
         sites: layers of it.
-        batches: images.
     """
     wanted: Mapping[Run, int] = {run: site.columns.taps for site in sites if site.cut for run in site.runs}
     found: dict[Run, Moments] = {}
@@ -92,12 +92,18 @@ def measure(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -
 
         return note
 
-    layers = [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in {run[0] for run in wanted}]
+    handles = [model.register_forward_pre_hook(lambda *_: runs.clear())]
+    handles += [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in {run[0] for run in wanted}]
     try:
-        for batch in batches:
-            runs.clear()
-            call(model, batch.inputs)
+        yield found
     finally:
-        for handle in layers:
+        for handle in handles:
             handle.remove()
+
+
+def measure(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -> dict[Run, Moments]:
+    """The moments on some images."""
+    with measuring(model, sites) as found, torch.no_grad():
+        for batch in batches:
+            call(model, batch.inputs)
     return found

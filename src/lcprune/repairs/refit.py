@@ -8,7 +8,8 @@ ridge that pulls towards the first step's weight.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,49 +17,57 @@ from torch import Tensor, nn
 
 from lcprune.evaluate.draw import Batch
 from lcprune.evaluate.prepare import call, statistics_of
-from lcprune.repairs.layers import patches, rows, some_places, write
+from lcprune.repairs.layers import groups_of, patches, rows, some_places, write
 from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
 from lcprune.repairs.wiring import Site, Wiring
 
-_PLACES = 64  # of a feature map, at most
+_PLACES = 32  # of a feature map, at most
 _CHANNEL_RIDGE = 1e-3  # of the mean square
 _PATCH_RIDGE = 0.03
+_PATCHES = 2**26  # numbers in the patches of one layer, at most
 _WIDEST = 8192  # inputs times taps of a patch: more are not fitted by patch
 
 Seen = dict[str, tuple[Tensor, Tensor]]
 
 
-@torch.no_grad()
-def record(whole: nn.Module, wiring: Wiring, batches: Sequence[Batch], numbers: int) -> Seen:
-    """What the layers read and give in the whole network, at some places: site -> inputs, outputs.
+@contextlib.contextmanager
+def recording(whole: nn.Module, wiring: Wiring, batches: Sequence[Batch], numbers: int) -> Iterator[Seen]:
+    """While the network runs on these batches: what layers read and give, at some places: site -> inputs, outputs.
 
     Args:
         whole: in evaluation mode.
         wiring: of the network.
-        batches: images.
+        batches: images; what runs after them is not looked at.
         numbers: to be kept, at most; fewer places are looked at where that is less.
     """
     sites = [site for site in wiring.sites if site.patched]
     images = sum(batch.size for batch in batches)
-    inputs: dict[str, list[Tensor]] = {site.name: [] for site in sites}
-    outputs: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {site.name: [] for site in sites}
+    found: Seen = {}
 
     def hook(name: str) -> Any:
         def note(layer: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
-            for kept, values in ((inputs[name], rows(layer, args[0])), (outputs[name], rows(layer, output))):
-                most = max(1, min(_PLACES, numbers // (2 * len(sites) * images * values.shape[1])))
-                kept.append(values[:, :, some_places(values.shape[2], most, values.device)].float())
+            if len(parts[name]) < len(batches):
+                wide = layer.weight[0].numel() * groups_of(layer)
+                parts[name].append((some(layer, args[0], wide), some(layer, output, wide)))
 
         return note
 
+    def some(layer: Any, tensor: Tensor, wide: int) -> Tensor:
+        values = rows(layer, tensor)
+        share = min(numbers // (2 * len(sites) * values.shape[1]), _PATCHES // wide) // images
+        return values[:, :, some_places(values.shape[2], max(1, min(_PLACES, share)), values.device)].float()
+
     handles = [whole.get_submodule(site.name).register_forward_hook(hook(site.name)) for site in sites]
     try:
-        for batch in batches:
-            call(whole, batch.inputs)
+        yield found
     finally:
         for handle in handles:
             handle.remove()
-    return {site.name: (torch.cat(inputs[site.name]), torch.cat(outputs[site.name])) for site in sites}
+    for name, pairs in parts.items():
+        if pairs:
+            inputs, outputs = zip(*pairs, strict=True)
+            found[name] = torch.cat(inputs), torch.cat(outputs)
 
 
 @torch.no_grad()
@@ -69,7 +78,7 @@ def refit(whole: nn.Module, small: nn.Module, wiring: Wiring, seen: Seen, batch:
         whole: the network before the cut.
         small: the network as cut.
         wiring: of the two.
-        seen: what `record` saw of the very same images.
+        seen: what `recording` saw of the very same images.
         batch: the images.
         renew: whether batch norms get the statistics of what now passes.
     """
@@ -118,11 +127,11 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     weight = left_rows(layer, site)
     reads = weight.shape[2]
     source = site.columns.source.to(given.device)
-    a = before.double().transpose(0, 1).flatten(1).unflatten(0, (-1, reads))[source]  # (groups, reads, rows)
-    b = now.double().transpose(0, 1).flatten(1).unflatten(0, (groups, -1))  # (groups, kept, rows)
-    squares = b.square().mean((1, 2))
+    a = before.transpose(0, 1).flatten(1).unflatten(0, (-1, reads))[source]  # (groups, reads, rows)
+    b = now.transpose(0, 1).flatten(1).unflatten(0, (groups, -1))  # (groups, kept, rows)
+    squares = b.square().mean((1, 2)).double()
     a, b = (_centre(a, 2)[0], _centre(b, 2)[0]) if centred else (a, b)
-    own, cross = b @ b.mT / b.shape[2], a @ b.mT / b.shape[2]
+    own, cross = (b @ b.mT).double() / b.shape[2], (a @ b.mT).double() / b.shape[2]
     damp = ridge(own, _CHANNEL_RIDGE, squares)
     itself = torch.zeros_like(cross)  # with nothing else known, a channel stands for itself
     kept = site.columns.inputs.to(given.device) % reads
@@ -131,22 +140,22 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     start = torch.einsum("gout,gui->goit", weight, channels)
     # By patches.
     outputs = site.columns.outputs.to(given.device)
-    target = wanted.double()[:, outputs].transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
-    patch = patches(cut, given, wanted.shape[2]).double().unflatten(1, (groups, -1)).transpose(0, 1).flatten(2)
-    squares = patch.square().mean((1, 2))
+    target = wanted[:, outputs].transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
+    patch = patches(cut, given, wanted.shape[2]).float().unflatten(1, (groups, -1)).transpose(0, 1).flatten(2)
+    squares = patch.square().mean((1, 2)).double()
     if centred:
         patch, patch_mean = _centre(patch, 1)
         target, target_mean = _centre(target, 1)
     flat = start.flatten(2)
     if flat.shape[2] <= _WIDEST:
-        gram = patch.mT @ patch / patch.shape[1]
-        error = patch.mT @ (target - patch @ flat.mT) / patch.shape[1]
+        gram = (patch.mT @ patch).double() / patch.shape[1]
+        error = (patch.mT @ (target - patch @ flat.float().mT)).double() / patch.shape[1]
         flat = flat + torch.linalg.solve(gram + ridge(gram, _PATCH_RIDGE, squares), error).mT
     if not bool(flat.isfinite().all()):
         return
     write(cut, flat.reshape(start.shape))
     if centred:
-        offset = (target_mean - patch_mean @ flat.mT).flatten()
+        offset = (target_mean.double() - patch_mean.double() @ flat.mT).flatten()
         shift(small, site, offset if cut.bias is None else offset - cut.bias.double())
 
 

@@ -25,10 +25,9 @@ from lcprune.plan import Plan
 from lcprune.progress import Progress
 from lcprune.repairs.distance import Distance
 from lcprune.repairs.distil import distil
-from lcprune.repairs.moments import Moments, measure
-from lcprune.repairs.refit import Seen, record, refit
+from lcprune.repairs.moments import measuring
+from lcprune.repairs.refit import recording, refit
 from lcprune.repairs.stand_ins import stand_in
-from lcprune.repairs.watch import Run
 from lcprune.repairs.wiring import Wiring, look
 
 logger = logging.getLogger("lcprune")
@@ -163,7 +162,7 @@ def mend(
     device = next(whole.parameters()).device
     batches = collate(fitted, _BATCH, device), collate(held, _BATCH, device)
     with untouched(whole), untouched(small), arithmetic():
-        work = _Work(_copy(whole), plan, small, *batches, seed, progress)
+        work = _Work(_copy(whole), plan, small, *batches, how, seed, progress)
         network, name = work.best(how)
     done = Repair(name, work.distances, len(fitted), round(time.perf_counter() - began, 3), work.wiring.left)
     logger.info("%s", done)
@@ -182,13 +181,22 @@ class _Work:
         small: nn.Module,
         fitted: list[Batch],
         held: list[Batch],
+        how: str,
         seed: int,
         progress: bool,
     ) -> None:
         self.whole, self.small, self.fitted = whole, small, fitted
         self.seed, self.progress = seed, progress
-        self.judge, self.fit_judge = Distance(whole, held), Distance(whole, fitted)
+        self.asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
         self.wiring: Wiring = look(whole, plan, _first(fitted[0], 2))
+        self.judge = Distance(whole, held)
+        # One pass of the whole network over the images serves all.
+        self.part = self._at_once() if REFIT in self.asked else []
+        with (
+            measuring(whole, self.wiring.sites if how != STATISTICS else ()) as self.moments,
+            recording(whole, self.wiring, self.part, self._room() // 4) as self.seen,
+        ):
+            self.fit_judge = Distance(whole, fitted)
         self.distances: dict[str, float] = {}
 
     def best(self, how: str) -> tuple[nn.Module, str]:
@@ -196,8 +204,7 @@ class _Work:
         start = _copy(self.small)
         self.distances[NONE] = self.judge(start)
         kept: dict[str, nn.Module] = {NONE: start}
-        asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
-        ways = [(name, way) for name in asked for way in self._ways(name)]
+        ways = [(name, way) for name in self.asked for way in self._ways(name)]
         with Progress("repair", len(ways), self.progress) as bar:
             for name, way in ways:
                 network = _copy(self.small)
@@ -237,24 +244,15 @@ class _Work:
                 yield functools.partial(self._refit, renew)
 
     def _stand_in(self, renew: bool, network: nn.Module) -> None:
-        stand_in(self.whole, network, self.wiring.sites, self._moments)
+        stand_in(self.whole, network, self.wiring.sites, self.moments)
         if renew:
             renew_statistics(network, self.fitted)
 
     def _refit(self, renew: bool, network: nn.Module) -> None:
         others = [site for site in self.wiring.sites if site.cut and not site.patched]
         if others:
-            stand_in(self.whole, network, others, self._moments)
-        refit(self.whole, network, self.wiring, *self._seen, renew)
-
-    @functools.cached_property
-    def _moments(self) -> dict[Run, Moments]:
-        return measure(self.whole, self.wiring.sites, self.fitted)
-
-    @functools.cached_property
-    def _seen(self) -> tuple[Seen, Batch]:
-        part = self._at_once()
-        return record(self.whole, self.wiring, part, self._room() // 4), _together(part)
+            stand_in(self.whole, network, others, self.moments)
+        refit(self.whole, network, self.wiring, self.seen, _together(self.part), renew)
 
     def _room(self) -> int:
         """Bytes that a refit may take."""

@@ -2,7 +2,7 @@
 
 With mean m and covariance S of the layer's input in the whole network, A = S[gone, kept] (S[kept, kept] + ridge)^-1
 predicts the ones from the others. The kept columns take W[:, gone] A, and the bias W[:, gone] (m[gone] - A m[kept]).
-Without a bias, and in part where taps lie on padding or between strides, S is not centred.
+Without a bias, S is not centred.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second
     weight = left_rows(layer, site)
     kept, gone = kept_and_gone(site, weight.shape[2])
     centred, cover = can_shift(small, site), _cover(layer, site, mean)
-    # Where taps miss the input, a bias cannot make up for a constant: the less they hit, the more the mean counts.
-    uneven = float(((cover * (1 - cover)).sum() / cover.sum()).clamp(0, 1)) if centred else 1.0
-    spread = second - (1 - uneven) * torch.outer(mean, mean)
+    spread = second - torch.outer(mean, mean) if centred else second
     own = spread[kept[:, :, None], kept[:, None, :]]  # (groups, kept, kept)
     cross = spread[gone[:, :, None], kept[:, None, :]]
     damp = ridge(own, _RIDGE, second.diagonal()[kept].mean(1))
