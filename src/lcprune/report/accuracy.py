@@ -5,9 +5,6 @@ Each turns records into one chart, or None where there is nothing to draw.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from lcprune.report.figure import Figure, chart, field, layer, tip
 from lcprune.report.records import Records, is_tuned, summarise
 from lcprune.report.theme import WHOLE_NUMBERS, method_scale, network_scale
