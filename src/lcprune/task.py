@@ -155,10 +155,12 @@ class Task:
         """The drawn images.
 
         Raises:
-            DataError: no data was given.
+            DataError: no data was given, or none with targets.
         """
         if self.samples is None:
             raise DataError("this method judges networks by their loss: pass data=, an iterable of (input, target)")
+        if self.samples[0][1] == ():
+            raise DataError("this method judges networks by their loss, so inputs alone are not enough: add targets")
         return self.samples
 
     def open_records(self, **more: Any) -> Records:

@@ -38,9 +38,9 @@ def prune(network, digits, method, data=None, images=192, loss_fn=cross_entropy,
     made = lcprune.methods.make(method, SHORT.get(method) if options is None else options)
     evaluation = lcprune.Evaluation(data or digits.batches, loss_fn, images)
     run = lcprune.Job(folder, resume=settings.pop("resume", False))
-    return lcprune.prune(
-        network.graph, **{"macs": 0.5, "method": made, "data": evaluation, "run": run, "progress": False, **settings}
-    )
+    # What a method chooses and makes of the weights is looked at; repairs have tests of their own.
+    usual = {"macs": 0.5, "method": made, "data": evaluation, "run": run, "repair": "none", "progress": False}
+    return lcprune.prune(network.graph, **{**usual, **settings})
 
 
 class Counted:

@@ -119,7 +119,6 @@ def test_samples_of_a_data_set_are_stacked_as_they_are() -> None:
     [
         (3, "iterable of .* batches, not int"),
         ([], "holds no images"),
-        ([INPUTS], r"\(input, target\) batches"),
         ([(INPUTS, TARGETS, TARGETS)], r"\(input, target\) batches"),
         ([(INPUTS, TARGETS[:3])], "same first dimension"),
         ([(INPUTS, "cat")], "not str"),
@@ -130,3 +129,8 @@ def test_samples_of_a_data_set_are_stacked_as_they_are() -> None:
 def test_what_is_not_data_is_refused(data, message) -> None:
     with pytest.raises(DataError, match=message):
         draw(data, 5, seed=0)
+
+
+def test_inputs_alone_are_enough() -> None:
+    labelled, alone = draw([(INPUTS, TARGETS)], 3, seed=0), draw([INPUTS], 3, seed=0)
+    assert all(torch.equal(a, b) and target == () for (a, _), (b, target) in zip(labelled, alone, strict=True))

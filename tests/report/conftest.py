@@ -46,6 +46,7 @@ def sample_run(path: Path, seeds: int = 1) -> RunFolder:
                         "params": int(full["params"] * limit * (1.1 if method == "lcp" else 0.95)),
                         "params_share": limit,
                         "accuracy_before": start * (limit + 0.5),
+                        "accuracy_repaired": (start + end) / 2,
                         "accuracy": end - drop,
                         "latency_ms": 0.3 + limit / 4,
                     }

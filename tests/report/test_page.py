@@ -48,7 +48,9 @@ def test_the_search_says_whose_candidates_got_new_statistics(tmp_path):
 
 def test_networks_that_were_not_tuned_are_not_said_to_be(sample, tmp_path):
     tuned = collect([sample(tmp_path / "a")])
-    cut = replace(tuned, results=[{**row, "accuracy_before": row["accuracy"]} for row in tuned.results])
+    cut = replace(
+        tuned, results=[{**row, "accuracy_before": row["accuracy"], "accuracy_repaired": None} for row in tuned.results]
+    )
     frontier, names = make_figures(cut)[0], [figure.name for figure in make_figures(cut)]
     assert "before_after" not in names and frontier.caption.startswith("On held-out data")
     assert make_figures(tuned)[0].caption.startswith("After tuning, on held-out data")

@@ -20,7 +20,7 @@ def test_seeds_are_averaged_with_their_standard_deviation(sample, tmp_path):
     header, cells = result_table(rows)
     line = next(line for line in cells if line[0] == "lcp 50%")
     expected = f"{100 * statistics.fmean(lcp):.2f} ± {100 * statistics.stdev(lcp):.2f}"
-    assert line[header.index("accuracy (%)")] == expected
+    assert line[header.index("tuned (%)")] == expected
 
 
 def test_one_trial_has_no_deviation_and_empty_columns_vanish(sample, tmp_path):

@@ -62,8 +62,10 @@ class Repair:
     left: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON, for the plan."""
-        return asdict(self) | {"distances": {k: v if math.isfinite(v) else None for k, v in self.distances.items()}}
+        """As plain JSON, for the plan; without the time, so that the same run gives the same plan."""
+        plain = asdict(self)
+        del plain["seconds"]
+        return plain | {"distances": {k: v if math.isfinite(v) else None for k, v in self.distances.items()}}
 
     def __str__(self) -> str:
         if not self.distances:

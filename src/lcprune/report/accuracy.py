@@ -98,10 +98,11 @@ def before_after(records: Records) -> Figure | None:
         ],
     }
     x = field("before:Q", title="accuracy (%)", scale={"zero": False, "nice": False, "padding": 8})
+    bar, repaired = {**shared, "x": field("repaired:Q")}, any(row["repaired"] is not None for row in rows)
     layers = [
         layer("rule", {**shared, "x": x, "x2": {"field": "after"}}, strokeWidth=4, opacity=0.35),
         layer("point", {**shared, "x": field("before:Q")}, filled=False, size=95, strokeWidth=2, opacity=1),
-        layer("tick", {**shared, "x": field("repaired:Q")}, "datum.repaired != null", thickness=3, size=16, opacity=1),
+        *([layer("tick", bar, "datum.repaired != null", thickness=3, size=16, opacity=1)] if repaired else []),
         layer("point", {**shared, "x": field("after:Q")}, filled=True, size=105, opacity=1),
     ]
     return Figure(

@@ -127,8 +127,7 @@ class Study:
         model = made.model
         if made.repair is not None:
             job, judged = replace(job, plan=made.plan), self._judge(model)
-            row |= {"repair": made.repair.how, "repair_seconds": made.repair.seconds}
-            row |= {f"{name}_repaired": value for name, value in judged.items()} | judged
+            row |= {"repair": made.repair.how} | {f"{name}_repaired": value for name, value in judged.items()} | judged
         epochs: list[Row] = []
         if self.recipe is not None and self.dataset is not None:
             model = self.start(job, whole, made)
