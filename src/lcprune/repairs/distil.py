@@ -55,7 +55,7 @@ def distil(whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, see
                     _backward(loss)
                 optimizer.step()
                 falling.step()
-                bar.advance(distance=f"{float(torch.stack(ends).mean()):.4f}" if bar.enabled else "")
+                bar.advance(distance=f"{float(torch.stack(ends).detach().mean()):.4f}" if bar.enabled else "")
     finally:
         for parameter, kept in zip(trained, wanted, strict=True):
             parameter.requires_grad_(kept)

@@ -26,7 +26,7 @@ from lcprune.graph import ChannelGraph
 from lcprune.job import Job
 from lcprune.outcome import PruneResult, repaired
 from lcprune.plan import Plan
-from lcprune.repairs import AUTO, IMAGES, NONE, STAND_INS
+from lcprune.repairs import AUTO, IMAGES, NONE, STAND_INS, mend
 from lcprune.runs import RunFolder
 from lcprune.search import Search
 from lcprune.storage import load, save
@@ -114,9 +114,8 @@ class Study:
             **job.limits,
         )
         seconds = time.perf_counter() - started
-        return replace(
-            job, plan=result.plan, history=result.history, seconds=seconds
-        ), result.whole or self.network.model
+        made = replace(job, plan=result.plan, history=result.history, seconds=seconds)
+        return made, result.whole or self.network.model
 
     def _finish(self, job: NetworkJob, whole: nn.Module) -> Row:
         """Cut, repair, tune, judge, save and record a network."""
@@ -146,9 +145,12 @@ class Study:
         """A cut network repaired on training images, where there are some."""
         if self.dataset is None or self.repair == NONE or made.whole is None:
             return made
-        samples = draw(self.batches(job.seed), IMAGES, job.seed)
         graph = replace(self.graph, model=made.whole)
-        return repaired(made, graph, samples, self.repair, job.seed, self.progress)
+        return repaired(made, graph, self.samples(job.seed), self.repair, job.seed, self.progress)
+
+    def samples(self, seed: int) -> list[tuple[Any, Any]]:
+        """Training images to repair with."""
+        return draw(self.batches(seed), IMAGES, seed)
 
     def start(self, job: NetworkJob, whole: nn.Module, made: PruneResult | None = None) -> nn.Module:
         """The network that tuning begins with.
@@ -156,12 +158,12 @@ class Study:
         Weights that a refit has fitted to other layers tune a little worse than the ones that were trained; stand-ins
         are as good as these, and closer to the whole network. So `repair="auto"` tunes from stand-ins.
         """
-        cut = PruneResult(job.plan.apply(whole), job.plan, [], whole=whole)
-        if self.repair != AUTO:
-            return self.repaired(job, cut).model if made is None else made.model
-        if self.dataset is not None:
-            logger.info("%s: tuning begins with stand-ins", job.title)
-        return replace(self, repair=STAND_INS).repaired(job, cut).model
+        how = STAND_INS if self.repair == AUTO else self.repair
+        if made is not None and how == self.repair:
+            return made.model
+        cut, samples = job.plan.apply(whole), [] if how == NONE else self.samples(job.seed)
+        logger.info("%s: tuning begins with repair=%r", job.title, how)
+        return mend(whole, job.plan, cut, samples, how, seed=job.seed, progress=self.progress)[0]
 
     def tune(self, job: NetworkJob, model: nn.Module) -> list[Row]:
         """Train a pruned network in place; returns one row per epoch."""
