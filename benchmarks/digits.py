@@ -54,6 +54,7 @@ def measure(network: str, seed: int, options: argparse.Namespace) -> dict[str, A
         for method in METHODS:
             result = lcprune.prune(
                 graph,
+                repair="none",
                 macs=limit,
                 method=lcprune.LcP(search) if method == "lcp" else method,
                 metric=options.metric,

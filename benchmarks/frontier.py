@@ -37,6 +37,7 @@ def measure(name: str, seed: int, learn: str, candidates: int, images: int) -> d
     found = lcprune.pareto(
         model,
         train[:2],
+        repair="none",
         data=lcprune.Evaluation(digit_networks.batches(train, labels, 64), images=images, recalibrate=False),
         macs=LIMITS,
         methods=(lcprune.LcP(search), "naive"),

@@ -98,7 +98,7 @@ def compute(cell: Cell) -> dict[str, Any]:
     with run:
         tuning = recipe("finetune", epochs=cell.epochs, **cell.tuning)
         how = {"evaluation": Evaluation(recalibrate=False), "options": {cell.method: cell.options}}  # the paper's LcP
-        study = Study(run, network, trace_network(network), dataset, tuning, progress=False, **how)
+        study = Study(run, network, trace_network(network), dataset, tuning, progress=False, repair="none", **how)
         try:
             row = study.make(NetworkJob(cell.method, {"macs": 0.5}, cell.seed))
         except TuneError as error:  # a setting under which the training fails is one not to choose

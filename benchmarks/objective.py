@@ -62,7 +62,9 @@ def measure(name: str, seed: int, settings: dict[str, Any]) -> list[Row]:
     def prune(limit: float, method: str, recalibrate: bool | str, **search: Any) -> lcprune.PruneResult:
         chosen = lcprune.LcP(lcprune.Search(**search)) if method == "lcp" else method
         evaluation = lcprune.Evaluation(data, images=settings["images"], recalibrate=recalibrate)
-        return lcprune.prune(graph, macs=limit, method=chosen, data=evaluation, seed=seed, progress=False)
+        return lcprune.prune(
+            graph, macs=limit, method=chosen, data=evaluation, seed=seed, repair="none", progress=False
+        )
 
     def cut(limit: float, method: str) -> dict[str, Any]:
         sizes = {"pool": pool, "iterations": settings["candidates"] - pool, "sample": max(2, pool // 4)}

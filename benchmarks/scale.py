@@ -58,7 +58,7 @@ def measure(candidates: int, images: int) -> dict[str, Any]:
     def seconds(engine: Any) -> tuple[float, float, float]:
         began = time.perf_counter()
         run = lcprune.Job(engine=engine)
-        result = lcprune.prune(graph, macs=0.5, method=method, data=evaluation, run=run, progress=False)
+        result = lcprune.prune(graph, macs=0.5, method=method, data=evaluation, run=run, repair="none", progress=False)
         whole = time.perf_counter() - began
         steps = np.diff([0.0, *(record.seconds for record in result.history if not record.cached)])
         return result.history[-1].seconds, whole, float(steps.std() / steps.mean())
@@ -88,7 +88,9 @@ def overhead(candidates: int) -> dict[str, Any]:
         """Candidates, seconds of the search, and seconds that this process was busy."""
         method, run = lcprune.LcP(Search(pool=50, iterations=total - 50)), lcprune.Job(engine=engine)
         busy = time.process_time()
-        history = lcprune.prune(graph, macs=0.5, method=method, data=evaluation, run=run, progress=False).history
+        history = lcprune.prune(
+            graph, macs=0.5, method=method, data=evaluation, run=run, repair="none", progress=False
+        ).history
         busy = time.process_time() - busy
         return np.array([len(history), history[-1].seconds, busy])
 
@@ -148,7 +150,9 @@ def quality(seeds: int, images: int, numbers: Sequence[int]) -> list[dict[str, A
             best, naive = [], []
             for seed in range(seeds):
                 method = lcprune.LcP(replace(search, together=workers))
-                found = lcprune.prune(graph, macs=0.5, method=method, data=evaluation, seed=seed, progress=False)
+                found = lcprune.prune(
+                    graph, macs=0.5, method=method, data=evaluation, seed=seed, repair="none", progress=False
+                )
                 meta = found.plan.meta
                 best.append(meta["difference"])
                 naive.append(meta["naive_difference"])

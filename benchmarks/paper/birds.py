@@ -129,6 +129,7 @@ class Bench:
         judged = {"images": scale.images, "precision": self.precision, "recalibrate": anew}
         found = lcprune.pareto(
             self.graph,
+            repair="none",
             data=lcprune.Evaluation(self._images(cell.trial), **judged),
             macs=[limit],
             methods=[lcprune.LcP(settings), *(() if anew else ("naive", "uniform"))],
@@ -175,6 +176,7 @@ class Bench:
         options = {"step": self.scale.step, "tune_steps": self.scale.tune_steps}
         cut = lcprune.prune(
             self.graph,
+            repair="none",
             macs=self.scale.limit,
             method=lcprune.baselines.SingleFilter(**options),
             data=lcprune.Evaluation(self._images(cell.trial), images=self.scale.images),

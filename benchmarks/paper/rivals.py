@@ -27,6 +27,7 @@ def cut(bench: Bench, cell: Cell, run: RunFolder) -> dict[str, Any]:
     method, limit = options["method"], options["limit"]
     found = lcprune.prune(
         bench.graph(cell.network),
+        repair="none",
         macs=limit,
         method=lcprune.methods.make(method, options["settings"]),
         data=bench.evaluation(bench.images(cell.trial)),

@@ -179,6 +179,7 @@ def frontier(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> Summa
     search, evaluation = bench.search(**settings), bench.evaluation(bench.images(cell.trial), **judged)
     found = lcprune.pareto(
         bench.graph(cell.network),
+        repair="none",
         data=evaluation,
         methods=[lcprune.LcP(search) if method == "lcp" else method for method in options["methods"]],
         learn=options.get("learn", "tightest"),
@@ -220,7 +221,9 @@ def metric_error(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> S
     """Metrics of units beside how far the loss moves without them; in float32, since many differences are tiny."""
     network = Network(cell.network, bench.network(cell.network), bench.example(cell.network))
     evaluation = bench.evaluation(precision="fp32")
-    study = Study(run, network, bench.graph(cell.network), bench.dataset, progress=False, evaluation=evaluation)
+    study = Study(
+        run, network, bench.graph(cell.network), bench.dataset, progress=False, evaluation=evaluation, repair="none"
+    )
     record_metric_error(study, ("l1", "l2", "taylor"), cell.options["units"], seed=cell.trial)
     return {"images": evaluation.images}
 

@@ -21,6 +21,8 @@ QUICK = [
     "search.images=128",
     "--device",
     "cpu",
+    "--repair",
+    "none",
 ]
 
 

@@ -71,7 +71,7 @@ def test_export_writes_a_network_that_was_compared(lcprune, halved, form, name, 
 def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, quick, tmp_path):
     said = lcprune(
         "compare", trained, "--macs", "50%", "--methods", "uniform,naive", "--seeds", 2, "--epochs", 1,
-        "--out", "cmp", *quick, "--no-report", "-q",
+        "--out", "cmp", *quick, "--repair", "auto", "--no-report", "-q",
     )  # fmt: skip
     assert said.code == 0, said.err
     assert said.out.count("±") == 6  # as cut, repaired and tuned

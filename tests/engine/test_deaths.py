@@ -142,7 +142,7 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
 
     def frontier(folder, engine) -> None:
         with RunFolder.create(folder, "pareto", {}) as run, engine:
-            study = Watched(run, network, plain.graph, dataset, tuning, progress=False, engine=engine)
+            study = Watched(run, network, plain.graph, dataset, tuning, progress=False, engine=engine, repair="none")
             study.log = str(tmp_path / f"{folder.name}.log")
             study.doomed = node.node_id
             points = lcprune.pareto(

@@ -37,7 +37,9 @@ def prune(network, out, *more: str) -> int:
 
 def compare(network, out, *more: str) -> int:
     command = ["compare", network, "--data", "digits", "--macs", "50%", "--epochs", "1", "--seeds", "2"]
-    return main([*command, *SMALL, "--methods", "naive,lcp", "--device", "cpu", "--out", str(out), *more])
+    return main(
+        [*command, *SMALL, "--methods", "naive,lcp", "--device", "cpu", "--repair", "none", "--out", str(out), *more]
+    )
 
 
 def test_prune_with_one_worker_writes_what_the_local_run_writes(network, ray, tmp_path) -> None:
