@@ -181,8 +181,18 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
 @pytest.mark.slow
 def test_the_process_that_leads_is_killed(cluster, tmp_path) -> None:
     network = write_network(tmp_path)
-    command = ["prune", network, "--data", "digits", "--macs", "50%", "--device", "cpu", "--quiet", "--no-report"]
-    command += ["--set", "search.pool=6", "--set", "search.iterations=14", "--set", "search.images=64"]
+    command = ["prune", network, "--data", "digits", "--macs", "50%", "--device", "cpu", "--quiet"]
+    command += [
+        "--no-report",
+        "--repair",
+        "none",
+        "--set",
+        "search.pool=6",
+        "--set",
+        "search.iterations=14",
+        "--set",
+        "search.images=64",
+    ]
     assert main([*command, "--set", "search.together=2", "--out", str(tmp_path / "here")]) == 0
     cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
     there = tmp_path / "there"

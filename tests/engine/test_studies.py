@@ -32,7 +32,7 @@ SMALL = [
 
 def prune(network, out, *more: str) -> int:
     command = ["prune", network, "--data", "digits", "--macs", "50%", "--epochs", "1", "--device", "cpu"]
-    return main([*command, *SMALL, "--out", str(out), *more])
+    return main([*command, *SMALL, "--repair", "stand-ins", "--out", str(out), *more])
 
 
 def compare(network, out, *more: str) -> int:
