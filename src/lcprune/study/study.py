@@ -155,8 +155,8 @@ class Study:
     def start(self, job: NetworkJob, whole: nn.Module, made: PruneResult | None = None) -> nn.Module:
         """The network that tuning begins with.
 
-        Weights that a refit has fitted to other layers tune a little worse than the ones that were trained; stand-ins
-        are as good as these, and closer to the whole network. So `repair="auto"` tunes from stand-ins.
+        With `repair="auto"` that is stand-ins: no start has been shown to tune better, and a refit may tune worse
+        (`docs/repair.md`).
         """
         how = STAND_INS if self.repair == AUTO else self.repair
         if made is not None and how == self.repair:
