@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from pathlib import Path
@@ -101,8 +100,3 @@ class Mirror:
 def _stamp(file: Path) -> tuple[int, int]:
     status = file.stat()
     return status.st_mtime_ns, status.st_size
-
-
-def local_folder(path: str | os.PathLike[str] | None) -> contextlib.nullcontext[Path | None]:
-    """The folder of a job as a path on this machine."""
-    return contextlib.nullcontext(None if path is None else Path(path))

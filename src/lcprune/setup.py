@@ -20,7 +20,6 @@ from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.limit import Latency
 from lcprune.limit import LATENCY, Limit, Several, parse_limits
 from lcprune.method import Method
-from lcprune.mirror import local_folder
 from lcprune.select import Limits
 from lcprune.task import Task, width_of
 
@@ -86,25 +85,24 @@ def set_up(
     engine = make_engine(job.engine)
     graph = _graph(model, example_inputs)
     width = width_of(graph, multiple_of)
-    with local_folder(job.folder) as place:
-        folder = None if place is None else Path(place)
-        clock = None if latency is None else make_clock(graph, latency, min_keep, width, folder, job.resume)
-        task = Task(
-            graph=graph,
-            limits=Limits(),
-            metric=metric,
-            samples=None if how.data is None else draw(how.data, how.images, seed),
-            evaluation=replace(how, data=None),
-            min_keep=min_keep,
-            multiple_of=width,
-            seed=seed,
-            progress=progress,
-            resume=job.resume,
-            dataset=_dataset_of(how.data),
-            engine=engine,
-        )
-        with engine:
-            yield Setup(task, folder, clock, all(method.scheduled for method in methods))
+    folder = None if job.folder is None else Path(job.folder)
+    clock = None if latency is None else make_clock(graph, latency, min_keep, width, folder, job.resume)
+    task = Task(
+        graph=graph,
+        limits=Limits(),
+        metric=metric,
+        samples=None if how.data is None else draw(how.data, how.images, seed),
+        evaluation=replace(how, data=None),
+        min_keep=min_keep,
+        multiple_of=width,
+        seed=seed,
+        progress=progress,
+        resume=job.resume,
+        dataset=_dataset_of(how.data),
+        engine=engine,
+    )
+    with engine:
+        yield Setup(task, folder, clock, all(method.scheduled for method in methods))
 
 
 def columns(macs: Several | None, params: Several | None, latency: Latency | None) -> dict[str, tuple[Limit, ...]]:

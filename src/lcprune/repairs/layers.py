@@ -180,7 +180,7 @@ def patches(layer: Layer, inputs: Tensor, most: int) -> Tensor:
         return values[:, :, some_places(values.shape[2], most, values.device)].transpose(1, 2).flatten(0, 1)[..., None]
     sides = layer._reversed_padding_repeated_twice
     if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
-        sides = [side for side in reversed(layer.padding) for _ in range(2)]  # some networks set it anew
+        sides = [side for side in reversed(layer.padding) for _ in range(2)]  # some networks set it again
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padded = functional.pad(inputs, sides, mode=mode) if any(sides) else inputs
     steps = list(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True))
