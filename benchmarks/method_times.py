@@ -27,8 +27,9 @@ import lcprune
 from lcprune import data, models
 from lcprune.baselines.amc import top1_error
 from lcprune.baselines.ddpg import Agent, Transition
+from lcprune.batches import Batch, collate, draw
 from lcprune.data import Dataset
-from lcprune.evaluate import Batch, SlicingEvaluator, collate, draw
+from lcprune.evaluate import SlicingEvaluator
 from lcprune.files import write_json
 from lcprune.select import Limits
 from lcprune.task import Choice, Task

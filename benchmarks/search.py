@@ -40,8 +40,9 @@ from torch.nn.functional import cross_entropy
 import lcprune
 from lcprune import choosing, models
 from lcprune import data as datasets
+from lcprune.batches import Batch, collate, draw
 from lcprune.engine import LocalEngine
-from lcprune.evaluate import Batch, Evaluator, SlicingEvaluator, ZeroingEvaluator, collate, draw
+from lcprune.evaluate import Evaluator, SlicingEvaluator, ZeroingEvaluator
 from lcprune.evaluate.make import default_batch_size
 from lcprune.evaluate.switchboard import read_positions
 from lcprune.files import write_json

@@ -17,8 +17,9 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune import bf16, data, latency, tune
+from lcprune.batches import collate, draw
 from lcprune.cli import main
-from lcprune.evaluate import SlicingEvaluator, ZeroingEvaluator, collate, draw
+from lcprune.evaluate import SlicingEvaluator, ZeroingEvaluator
 from lcprune.export import export
 from lcprune.files import cache_folder
 from searching import searching

@@ -24,9 +24,6 @@ __all__ = ["LcP", "Learned", "Naive", "Schedule", "Uniform", "compensate", "lear
 
 logger = logging.getLogger("lcprune")
 
-# Of what the network is better than guessing: with less than this, a cut network is no better than guessing.
-_LEFT = 0.1
-
 
 @methods.register("uniform")
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ class Learned:
 
     Attributes:
         found: what the search found.
-        task: with `recalibrate="auto"` decided, and ranked by the scores that the search began with.
+        task: ranked by the scores that the search began with.
     """
 
     found: Found
@@ -126,7 +123,7 @@ class Learned:
     @property
     def meta(self) -> dict[str, Any]:
         """How it was learned, for the plan."""
-        return {"beta": self.found.beta.tolist(), "recalibrate": self.task.evaluation.recalibrate}
+        return {"beta": self.found.beta.tolist(), "after": self.task.evaluation.after}
 
 
 def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learned:
@@ -140,13 +137,12 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
     Raises:
         SearchError: the network's own loss, or that of every candidate, is not finite.
     """
-    task = _decide(task)
     more = {"start": [beta.tolist() for beta in start]} if start else {}
     records = task.open_records(**plain_fields(search, "search"), **more)
     if records.scores is not None:
         # A resumed search ranks by the very scores it began with: some metrics round differently every time.
         task = task.but(scores=records.scores)
-    evaluator, anew = task.evaluator, task.evaluation.recalibrate is True
+    evaluator = task.evaluator
     full_loss = evaluator.full_loss()
     if not math.isfinite(full_loss):
         raise SearchError("the loss of the network itself is not finite: look at the data and the loss function")
@@ -164,31 +160,10 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
             progress=task.progress,
             precise=_precise(task),
             signed=task.evaluation.prepares,
-            title="search, new statistics" if anew else "search",
         )
     finally:
         records.close()
     return Learned(found, task)
-
-
-def _decide(task: Task) -> Task:
-    """Whether candidates get new batch-norm statistics, where that is "auto".
-
-    They do where naive pruning is no better than guessing: there the loss right after the cut says how wrong the
-    statistics are, not what tuning can make of the network.
-    """
-    if task.evaluation.recalibrate != "auto":
-        return task
-    anew, why = False, ""
-    begun = task.recorded("evaluation.recalibrate")  # a search goes on as it began
-    if begun is not None:
-        anew, why = bool(begun), ", as this search began"
-    elif task.guess is not None:
-        left = task.guess - task.evaluator.loss(task.ranking.select(task.limits))
-        anew = left < _LEFT * (task.guess - task.evaluator.full_loss())
-        why = f": naive pruning is {'no ' if anew else ''}better than guessing here"
-    logger.info("candidates %s%s", "get new batch-norm statistics" if anew else "are judged as they are cut", why)
-    return task.but(recalibrate=anew)
 
 
 def compensate(task: Task, beta: FloatArray) -> Kept:
@@ -209,6 +184,6 @@ def _precise(task: Task) -> Callable[[Kept], float] | None:
             exact = rough.exactly()
             made.append((exact, exact.full_loss()))
         evaluator, full_loss = made[0]
-        return objective(full_loss, evaluator.loss(kept))
+        return objective(full_loss, evaluator.loss(kept), task.evaluation.prepares)
 
     return difference

@@ -27,8 +27,8 @@ class Chosen:
     Attributes:
         kept: method -> kept units, in the order of the limits.
         histories: position of a limit that was searched at -> records of the search.
-        learned: for each limit how "lcp" was learned, as in the plan's `meta`: the compensation and whether candidates
-            got new statistics (nothing without "lcp").
+        learned: for each limit how "lcp" was learned, as in the plan's `meta`: the compensation and after what
+            candidates were judged (nothing without "lcp").
         task: as given, ranked by the scores that a resumed search began with.
     """
 
@@ -60,7 +60,7 @@ def choose(
     founds: dict[int, Learned] = {}
     kept: dict[str, list[Kept]] = {}
     if isinstance(lcp, LcP):
-        _ = task.scores, task.evaluator, task.guess  # shared by all limits: `but` hands on what is there
+        _ = task.scores, task.evaluator  # shared by all limits: `but` hands on what is there
         search = task.engine.settle(lcp.search)
         order = sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index]))
         files = _files(given)

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.batches import arithmetic, collate
 from lcprune.choosing import methods as registry
 from lcprune.compensations import LEARN, choose
 from lcprune.errors import ConfigError
-from lcprune.evaluate import collate
-from lcprune.evaluate.evaluator import arithmetic, mean_loss
+from lcprune.evaluate.evaluator import mean_loss
 from lcprune.framework import hold_choice
 from lcprune.graph import ChannelGraph
 from lcprune.latency.hold import HELD
@@ -181,7 +181,7 @@ def _make(
     found = choose(setup.task, given, limits, learn, methods, setup.folder)
     task, graph = found.task, setup.task.graph
     # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
-    plain = replace(task.evaluation, recalibrate=False, tune_steps=0, prepare=None)
+    plain = replace(task.evaluation, after="cut", tune_steps=0, prepare=None)
     judge = (replace(task, evaluation=plain) if task.evaluation.prepares else task).evaluator
     judge = judge if judge.precision == "fp32" else judge.exactly()
     full_loss = judge.full_loss()
@@ -222,13 +222,13 @@ def _repaired(frontier: Frontier, task: Task, how: str) -> Frontier:
     """The frontier with every network repaired, judged again and proved."""
     if how == NONE:
         return frontier
-    samples, points = task.need_samples(), []
+    (samples, judged), points = task.judged, []
     batches = collate(samples, 128, next(task.graph.model.parameters()).device)
     for point in frontier.points:
         cut = PruneResult(point.model, point.plan, point.history)
         made = repaired(cut, point.graph, samples, how, task.seed, task.progress)
         with torch.no_grad(), arithmetic():
-            loss = float(mean_loss(copy.deepcopy(made.model).eval(), batches, task.loss_fn))
+            loss = float(mean_loss(copy.deepcopy(made.model).eval(), batches, judged.loss))
         model = None if made.model is cut.model else made.model
         points.append(replace(point, plan=made.plan, repair=made.repair, repaired_loss=loss, repaired=model))
     return replace(frontier, points=tuple(points))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from lcprune.batches import draw
 from lcprune.engine import make_engine
 from lcprune.errors import ConfigError, DataError
-from lcprune.evaluate import Evaluation, draw
+from lcprune.evaluate import Evaluation
 from lcprune.graph import ChannelGraph, trace
 from lcprune.job import Job
 from lcprune.latency.clock import Clock, make_clock

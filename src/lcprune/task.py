@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -15,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.batches import collate, fingerprint
 from lcprune.engine import Engine, LocalEngine
 from lcprune.errors import ConfigError, DataError
-from lcprune.evaluate import Evaluation, Evaluator, collate, fingerprint, guessing_loss, statistics_of
+from lcprune.evaluate import DISTANCE, Evaluation, Evaluator, answered
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.scoring import metrics
-from lcprune.search import Record, Records, read_records
+from lcprune.search import Record, Records
 from lcprune.select import Kept, Limits, Ranking
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ class Task:
         limits: Limits | None = None,
         records: Path | None = None,
         seed: int | None = None,
-        recalibrate: bool | None = None,
         scores: list[NDArray[np.float64]] | None = None,
     ) -> Task:
         """This task, changed in what is given; what it has computed and what still holds goes along.
@@ -81,16 +80,11 @@ class Task:
             limits: other ones.
             records: another file.
             seed: of the search; scores stay those of the first seed.
-            recalibrate: what "auto" was decided to be.
             scores: to rank by instead of the metric's own.
         """
         changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed}
-        if recalibrate is not None:
-            changes["evaluation"] = replace(self.evaluation, recalibrate=recalibrate)
         other = replace(self, **{name: value for name, value in changes.items() if value is not None})
         known = {name: value for name, value in vars(self).items() if name in _COMPUTED}
-        if recalibrate:
-            known.pop("evaluator", None)  # it judges networks as they are cut
         if scores is not None:
             known.pop("ranking", None)
             known["scores"] = scores
@@ -111,24 +105,32 @@ class Task:
         return self.rank(self.scores)
 
     @cached_property
-    def evaluator(self) -> Evaluator:
-        """Judges selections on the drawn images."""
-        return self.engine.evaluator(self.graph, self.need_samples(), self.evaluation)
+    def judged(self) -> tuple[Sequence[tuple[Any, Any]], Evaluation]:
+        """The drawn images with the targets that networks are judged by, and how: by labels, or without.
+
+        Raises:
+            DataError: no data was given.
+        """
+        loss_fn = self.evaluation.loss_fn
+        if loss_fn == DISTANCE or (loss_fn is None and not self.labelled):
+            samples, distance = answered(self.graph.model, self.need_images())
+            return samples, replace(self.evaluation, loss_fn=distance)
+        return self.need_labels(), self.evaluation
 
     @cached_property
-    def guess(self) -> float | None:
-        """Loss of guessing, by which `recalibrate="auto"` is decided; None where nothing is to be decided."""
-        how, model = self.evaluation, self.graph.model
-        # Where the user says how candidates are prepared, that is all that is done to them.
-        if how.recalibrate != "auto" or how.prepares or not statistics_of(model) or len(self.need_samples()) < 2:
-            return None
-        batches = collate(self.need_samples(), 128, next(model.parameters()).device)
-        return guessing_loss(copy.deepcopy(model).eval(), batches, self.loss_fn)
+    def evaluator(self) -> Evaluator:
+        """Judges selections on the drawn images."""
+        return self.engine.evaluator(self.graph, *self.judged)
 
     @property
     def loss_fn(self) -> Callable[[Any, Any], torch.Tensor]:
-        """`loss_fn(output, target)`, a mean over the batch."""
-        return self.evaluation.loss_fn
+        """`loss_fn(output, target)` of labelled images, a mean over the batch; it refuses images without labels."""
+        return self.evaluation.loss if self.samples is None or self.labelled else _no_labels
+
+    @property
+    def labelled(self) -> bool:
+        """Whether there are images with targets."""
+        return self.samples is not None and self.samples[0][1] != ()
 
     @property
     def metric_name(self) -> str:
@@ -137,9 +139,9 @@ class Task:
 
     @property
     def batches(self) -> list[tuple[Any, Any]]:
-        """The drawn images as plain (input, target) batches on the network's device."""
+        """The drawn images as plain (input, target) batches on the network's device; without labels, () is a target."""
         device = next(self.graph.model.parameters()).device
-        return [(batch.inputs, batch.target) for batch in collate(self.need_samples(), 128, device)]
+        return [(batch.inputs, batch.target) for batch in collate(self.need_images(), 128, device)]
 
     @property
     def absolute_limits(self) -> dict[str, float]:
@@ -151,29 +153,30 @@ class Task:
         own = self.floors if floors is None else floors
         return Ranking(scores, self.graph.cost, self.min_keep, self.multiple_of, own)
 
-    def need_samples(self) -> Sequence[tuple[Any, Any]]:
-        """The drawn images.
+    def need_images(self) -> Sequence[tuple[Any, Any]]:
+        """The drawn images, with targets or without.
+
+        Raises:
+            DataError: no data was given.
+        """
+        if self.samples is None:
+            raise DataError("this method needs images: pass data=, an iterable of (input, target) or input batches")
+        return self.samples
+
+    def need_labels(self) -> Sequence[tuple[Any, Any]]:
+        """The drawn images, which have targets.
 
         Raises:
             DataError: no data was given, or none with targets.
         """
-        if self.samples is None:
-            raise DataError("this method judges networks by their loss: pass data=, an iterable of (input, target)")
-        if self.samples[0][1] == ():
-            raise DataError("this method judges networks by their loss, so inputs alone are not enough: add targets")
-        return self.samples
+        samples = self.need_images()
+        return samples if self.labelled else _no_labels()
 
     def open_records(self, **more: Any) -> Records:
         """The records of this task's search, with the configuration that they belong to."""
         if self.records is None:
             return Records(None, {})
         return Records(self.records, self.config(**more), self.resume)
-
-    def recorded(self, name: str) -> Any:
-        """What the records of a search that goes on say of its configuration; None where there are none."""
-        if not self.resume or self.records is None or not self.records.is_file():
-            return None
-        return read_records(self.records)[0].get("config", {}).get(name)
 
     def config(self, **more: Any) -> dict[str, Any]:
         """What this task is, as plain JSON: a search goes on only with the very same."""
@@ -195,7 +198,11 @@ class Task:
         }
 
 
-_COMPUTED = ("scores", "ranking", "evaluator", "guess")
+def _no_labels(*_: Any) -> Any:
+    raise DataError("this needs labelled images, so inputs alone are not enough: give (input, target) batches")
+
+
+_COMPUTED = ("scores", "ranking", "judged", "evaluator")
 
 
 @dataclass(frozen=True, eq=False)

@@ -180,8 +180,9 @@ def test_without_ray_one_line_says_how_to_get_it(plain, digits, monkeypatch) -> 
 
 
 def test_selections_survive_the_way(plain, digits) -> None:
+    from lcprune.batches import collate
     from lcprune.engine.worker import unpack
-    from lcprune.evaluate import SlicingEvaluator, collate
+    from lcprune.evaluate import SlicingEvaluator
 
     sizes = [group.size for group in plain.graph.groups]
     kept = [np.flatnonzero(np.random.default_rng(size).random(size) < 0.5) for size in sizes]

@@ -13,16 +13,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lcprune
+from lcprune.batches import collate, draw
 from lcprune.errors import PlanError
-from lcprune.evaluate import (
-    Evaluation,
-    SlicingEvaluator,
-    ZeroingEvaluator,
-    collate,
-    draw,
-    make_evaluator,
-    renew_statistics,
-)
+from lcprune.evaluate import Evaluation, SlicingEvaluator, ZeroingEvaluator, make_evaluator
+from lcprune.repairs.statistics import renew_statistics
 
 KINDS = {
     "slice": lambda graph, batches: SlicingEvaluator(graph, batches, cross_entropy),

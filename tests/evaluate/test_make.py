@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from lcprune.evaluate import Evaluation, draw, make_evaluator
+from lcprune.batches import draw
+from lcprune.evaluate import Evaluation, make_evaluator
 from lcprune.evaluate.make import default_batch_size
 
 

@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lcprune
+from lcprune.batches import collate, draw
 from lcprune.compensations import LEARN
-from lcprune.evaluate import Evaluation, collate, draw, guessing_loss, make_evaluator, renew_statistics, short_tuning
+from lcprune.evaluate import Evaluation, guessing_loss, make_evaluator, short_tuning
+from lcprune.repairs.statistics import renew_statistics
 from searching import searching, searching_many
 
 SHORT = {"pool": 3, "iterations": 2, "sample": 2, "images": 256, "recalibrate": "auto"}

@@ -9,7 +9,7 @@ import torch
 
 import lcprune
 from lcprune import repairs
-from lcprune.evaluate import draw
+from lcprune.batches import draw
 from lcprune.search import Search
 
 

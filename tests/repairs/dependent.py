@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import lcprune
-from lcprune.evaluate.draw import Batch
+from lcprune.batches import Batch
 from lcprune.graph.outputs import leaves, tensors
 
 

@@ -30,7 +30,7 @@ def counted(plain, digits, monkeypatch):
         return forward(self, x)
 
     def run(**settings):
-        from lcprune.evaluate import draw
+        from lcprune.batches import draw
 
         made_of = searching(None, **{**SEARCH, **settings})
         samples = draw(digits.train, 64, seed=0)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.baselines.layers import layers_of
+from lcprune.batches import draw
 from lcprune.errors import ConfigError, SearchError
-from lcprune.evaluate import draw
 from lcprune.method import Method, methods
 from lcprune.progress import Progress
 from lcprune.search import Record
@@ -196,14 +196,14 @@ class _Walk:
 
 
 def _judge(task: Task, method: Amc) -> Task:
-    """The task with the evaluator that gives the reward; the task itself where that is the loss."""
-    samples = task.need_samples()
+    """The task with the evaluator that gives the reward: of networks as they are cut."""
+    samples, how = task.need_labels(), replace(task.evaluation, after="cut")
     if method.reward == "loss" or not _has_classes(samples):
-        return task
+        return replace(task, evaluation=how)
     if task.dataset is not None and len(task.dataset.val):
         batches = task.dataset.batches("val", 128, limit=task.evaluation.images, seed=task.seed)
         samples = draw(batches, task.evaluation.images, task.seed)
-    return replace(task, samples=samples, evaluation=replace(task.evaluation, loss_fn=top1_error))
+    return replace(task, samples=samples, evaluation=replace(how, loss_fn=top1_error))
 
 
 def _has_classes(samples: Any) -> bool:

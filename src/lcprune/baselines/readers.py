@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lcprune.evaluate.prepare import call
+from lcprune.batches import call
 from lcprune.graph.channel_graph import Group
 from lcprune.scoring.passes import evaluating
 

@@ -59,7 +59,7 @@ class Reconstruction(Method):
             kept = task.ranking.schedule(self.schedule, task.limits if task.limits else None)
         else:
             kept = task.ranking.uniform(task.limits)
-        samples = task.need_samples()
+        samples = task.need_images()
         chosen = np.random.default_rng(task.seed).permutation(len(samples))[: self.images]
         batches = replace(task, samples=[samples[index] for index in np.sort(chosen)]).batches
         model = copy.deepcopy(graph.model).eval()

@@ -196,7 +196,7 @@ class _Stream:
 
 def _scores(method: SingleFilter, task: Task, model: nn.Module, walk: _Walk, rounds: int) -> list[NDArray[np.float64]]:
     """The criterion on the network as it is now: full size, removed units at zero."""
-    samples = task.need_samples()
+    samples = task.need_labels()
     chosen = np.random.default_rng((task.seed, rounds)).permutation(len(samples))[: method.images]
     few = replace(task, samples=[samples[index] for index in np.sort(chosen)])
     silent = copy.deepcopy(model)

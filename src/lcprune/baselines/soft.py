@@ -9,9 +9,10 @@ import numpy as np
 
 from lcprune.baselines.training import TrainingOptions, train
 from lcprune.baselines.units import zero_units
+from lcprune.batches import collate
 from lcprune.errors import ConfigError
-from lcprune.evaluate import collate, renew_statistics
 from lcprune.method import Method, methods
+from lcprune.repairs.statistics import renew_statistics
 from lcprune.scoring import metrics
 from lcprune.select import Kept
 from lcprune.task import Choice, Task
@@ -62,5 +63,5 @@ class Soft(TrainingOptions, Method):
         shortest_go()  # a limit that cannot be met is refused before the training
         train(task, model, self, "soft", after_epoch=lambda: zero("out"), clip=self.clip)
         kept = zero("out", "along")
-        renew_statistics(model, collate(task.need_samples(), 128, next(model.parameters()).device))
+        renew_statistics(model, collate(task.need_labels(), 128, next(model.parameters()).device))
         return Choice(kept, meta={"epochs": self.epochs}, model=model)

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lcprune.baselines.checkpoints import Checkpoint
+from lcprune.batches import call, collate
 from lcprune.errors import ConfigError, TuneError
-from lcprune.evaluate import collate
-from lcprune.evaluate.prepare import call
 from lcprune.progress import Progress
 from lcprune.task import Task
 from lcprune.tune import feed as tune_feed
@@ -73,7 +72,7 @@ class Feed:
             self.source = tune_feed.make_feed(task.dataset, batch_size, True, task.seed, self.device)
             self.images, self.batch, self.steps = len(task.dataset.train), self.source.batch, self.source.steps
             return
-        samples = task.need_samples()
+        samples = task.need_labels()
         self.whole = collate(samples, len(samples), self.device)[0]
         self.images, self.batch = self.whole.size, min(batch_size, self.whole.size)
         self.steps = self.images // self.batch

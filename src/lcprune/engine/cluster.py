@@ -123,7 +123,7 @@ class RayEngine(Engine):
         part = share(self.workers, self.machines(), self.gpus)
         case = Case.pack(graph, samples, how, self._threads(part.cpus))
         precision = "fp32" if how.prepares else how.precision  # prepared candidates are judged as they are here
-        return CrewEvaluator(graph, how.loss_fn, self._get_crew, import_ray().put(case), precision)
+        return CrewEvaluator(graph, how.loss, self._get_crew, import_ray().put(case), precision)
 
     def share(self, value: Any) -> Shared:
         return _Reference(import_ray().put(value))

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
+from lcprune.batches import collate
 from lcprune.engine.voices import speaking, whereabouts
-from lcprune.evaluate import Evaluation, Evaluator, collate, make_evaluator
+from lcprune.evaluate import Evaluation, Evaluator, make_evaluator
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
-from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.prepare import call, loss_of
+from lcprune.batches import Batch, call, loss_of
 from lcprune.select import Kept
 
 if TYPE_CHECKING:
@@ -143,16 +141,3 @@ def mean_loss(model: Callable[..., Any], batches: Sequence[Batch], loss_fn: Loss
 
 def _at_least_float32(output: torch.Tensor) -> torch.Tensor:
     return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
-
-
-@contextlib.contextmanager
-def arithmetic(precision: str = "fp32", benchmark: bool = False) -> Iterator[None]:
-    """Products in true float32 unless `precision` is "tf32"; what the process was set to comes back after."""
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark
-    cudnn.allow_tf32 = matmul.allow_tf32 = precision == "tf32"
-    cudnn.benchmark = benchmark
-    try:
-        yield
-    finally:
-        cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark = before

@@ -16,8 +16,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.utils import _pytree as pytree
 
-from lcprune.evaluate.evaluator import arithmetic
-from lcprune.evaluate.prepare import call
+from lcprune.batches import arithmetic, call
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph

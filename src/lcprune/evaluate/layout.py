@@ -9,8 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.prepare import call
+from lcprune.batches import Batch, call
 
 logger = logging.getLogger("lcprune")
 

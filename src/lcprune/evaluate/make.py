@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from lcprune import bf16
+from lcprune.batches import collate
 from lcprune.errors import PlanError, SearchError
-from lcprune.evaluate.draw import Batch, collate
 from lcprune.evaluate.evaluation import Evaluation
 from lcprune.evaluate.evaluator import Evaluator
 from lcprune.evaluate.layout import runs
-from lcprune.evaluate.prepare import renew_statistics, short_tuning
-from lcprune.evaluate.slicing import Prepare, SlicingEvaluator
+from lcprune.evaluate.prepare import Preparation
+from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
 
 if TYPE_CHECKING:
@@ -44,38 +43,21 @@ def make_evaluator(graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how:
     device = next(graph.model.parameters()).device
     bf16.refuse_network(graph.model, device, SearchError)
     batches = collate(samples, how.batch_size or default_batch_size(graph, len(samples), device), device)
-    prepare = _prepare(how)
-    # New statistics of one batch need no smaller network: each layer can take them from the images that pass.
-    anew = how.recalibrate is True and not how.tune_steps and how.prepare is None and len(batches) == 1
-    # What is changed before it is judged is judged in float32.
-    precision = bf16.settle(how.precision, device, SearchError) if prepare is None else "fp32"
+    preparation = Preparation(graph, batches, how) if how.prepares else None
+    # What is tuned before it is judged is judged in float32.
+    precision = "fp32" if how.tunes else bf16.settle(how.precision, device, SearchError)
     if precision == "bf16" and not runs(graph.model, batches[0], bf16=True):
         logger.warning("candidates are judged in float32: this network does not run in bf16")
         precision = "fp32"
     zero = how.evaluator == "zero" or (how.evaluator == "auto" and device.type == "cuda")
-    if zero and (prepare is None or anew) and not all(group.name in graph.mixing for group in graph.groups):
+    if zero and not how.tunes and not all(group.name in graph.mixing for group in graph.groups):
         try:
-            return ZeroingEvaluator(graph, batches, how.loss_fn, precision=precision, recalibrate=anew)
+            return ZeroingEvaluator(graph, batches, how.loss, precision=precision, preparation=preparation)
         except PlanError as error:
             logger.info("candidates are judged as smaller networks: %s", error)
     precision = "bf16" if precision == "bf16" else "fp32"
     last = device.type == "cpu" and runs(graph.model, batches[0], channels_last=True)
-    return SlicingEvaluator(graph, batches, how.loss_fn, prepare=prepare, channels_last=last, precision=precision)
-
-
-def _prepare(how: Evaluation) -> Prepare | None:
-    if not how.prepares:
-        return None
-
-    def prepare(model: nn.Module, batches: Sequence[Batch]) -> None:
-        if how.recalibrate is True:
-            renew_statistics(model, batches)
-        if how.tune_steps:
-            short_tuning(model, batches, how.loss_fn, how.tune_steps, how.tune_lr)
-        if how.prepare is not None:
-            how.prepare(model, batches)
-
-    return prepare
+    return SlicingEvaluator(graph, batches, how.loss, prepare=preparation, channels_last=last, precision=precision)
 
 
 def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:

@@ -1,109 +1,69 @@
-"""What may be done to a candidate before it is judged: new batch-norm statistics, or a few steps of tuning.
+"""What is done to a candidate before it is judged: a quick repair, new batch-norm statistics, a few steps of tuning.
 
-A lower loss right after cutting does not by itself give a better tuned network, least of all where every cut network
-is no better than guessing. Either preparation moves the objective nearer to what counts, at a price per candidate.
+What a user gets in the end is a repaired network, so that is what candidates are judged as. The loss right after the
+cut says little where every cut network is no better than guessing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
-from lcprune.errors import ConfigError
-from lcprune.evaluate.draw import Batch
+from lcprune.batches import Batch, arithmetic, call
+from lcprune.evaluate.evaluation import CUT, REPAIR, Evaluation
+from lcprune.plan import Plan
+from lcprune.repairs.quick import QuickRepair
+from lcprune.repairs.statistics import renew_statistics, statistics_of
+
+if TYPE_CHECKING:
+    from lcprune.graph.channel_graph import ChannelGraph
+
+MEASURED = 1000  # images, at most, that moments are measured on
+STATISTICS = 512  # images, at most, that new statistics are taken from
 
 
-def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """Run a network on a batch's inputs: a tensor, a tuple of them, or a dict."""
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+class Preparation:
+    """What is done to each candidate, in this order: stand-ins, new statistics, the user's own.
 
+    Args:
+        graph: of the network.
+        batches: the images, on the network's device.
+        how: the settings.
 
-def loss_of(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any) -> torch.Tensor:
-    """The loss of a batch.
-
-    Raises:
-        ConfigError: `loss_fn` does not give one number.
+    Attributes:
+        quick: gives stand-ins; None if candidates get none.
+        batch: images that new statistics are taken from; None if candidates keep theirs.
+        closed: whether nothing else is done.
     """
-    loss = torch.as_tensor(loss_fn(output, target))
-    if loss.numel() != 1:
-        raise ConfigError(
-            f"loss_fn gave a tensor of shape {tuple(loss.shape)}, not one number: let it give the mean over the batch"
-        )
-    return loss.detach().reshape(())
 
+    def __init__(self, graph: ChannelGraph, batches: Sequence[Batch], how: Evaluation) -> None:
+        self.graph, self.batches, self.how = graph, batches, how
+        self.quick = None
+        if how.after == REPAIR:
+            half = graph.plan([np.arange(0, group.size, 2) for group in graph.groups])
+            with arithmetic():
+                self.quick = QuickRepair(graph.model, half, _first(batches, MEASURED))
+        renews = how.after != CUT and sum(batch.size for batch in batches) > 1 and bool(statistics_of(graph.model))
+        self.batch = _together(_first(batches, STATISTICS)) if renews else None
+        self.closed = not how.tune_steps and how.prepare is None
 
-def statistics_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """The batch norms of a network that keep statistics."""
-    norms = (module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
-    return [norm for norm in norms if norm.track_running_stats]
-
-
-def by_batch_(model: nn.Module) -> nn.Module:
-    """Let batch norms use the statistics of each batch in evaluation mode too, in place; gives the network back."""
-    for norm in statistics_of(model):
-        norm.track_running_stats = False
-        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-    return model
-
-
-@torch.no_grad()
-def guessing_loss(
-    model: nn.Module, batches: Sequence[Batch], loss_fn: Callable[[Any, Any], torch.Tensor]
-) -> float | None:
-    """Loss of a network that gives every image the same answer: the mean of what `model` answers, or all zeros.
-
-    The mean of a classifier's logits is no good guess where it is sure of itself; zeros leave all classes open. None
-    where answers have no mean: they are no tensors, or of different shapes; or where no such loss is finite.
-    """
-    mean = torch.zeros(())
-    counts: list[int] = []
-    for batch in batches:
-        out = call(model, batch.inputs)
-        if not isinstance(out, torch.Tensor) or out.ndim == 0 or (counts and out.shape[1:] != mean.shape):
-            return None
-        out = out if out.dtype == torch.float64 else out.float()
-        mean = mean.to(out.device) + out.sum(0)
-        counts.append(len(out))
-    mean = mean / sum(counts)
-
-    def loss(answer: torch.Tensor) -> float:
-        answers = (answer.expand(count, *answer.shape).clone() for count in counts)
-        pairs = zip(answers, batches, strict=True)
-        losses = [float(loss_of(loss_fn, out, batch.target)) * batch.size for out, batch in pairs]
-        return sum(losses) / sum(batch.size for batch in batches)
-
-    guesses = [guess for guess in (loss(mean), loss(torch.zeros_like(mean))) if math.isfinite(guess)]
-    return min(guesses, default=None)
-
-
-@torch.no_grad()
-def renew_statistics(model: nn.Module, batches: Sequence[Batch]) -> None:
-    """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode.
-
-    Every batch counts the same, so a last one of no more than half their size is left out: it would weigh too much, and
-    one image may have no variance at all.
-    """
-    norms = statistics_of(model)
-    if not norms:
-        return
-    momenta = [norm.momentum for norm in norms]
-    model.eval()
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain average over the batches
-        norm.train()
-    for batch in batches:
-        if 2 * batch.size > batches[0].size:
-            call(model, batch.inputs)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        norm.eval()
+    def __call__(self, model: nn.Module, plan: Plan) -> None:
+        """Prepare a cut network, in place."""
+        with arithmetic():
+            if self.quick is not None:
+                self.quick(model, plan)
+            if self.batch is not None:
+                renew_statistics(model, [self.batch])
+        if self.how.tune_steps:
+            short_tuning(model, self.batches, self.how.loss, self.how.tune_steps, self.how.tune_lr)
+        if self.how.prepare is not None:
+            self.how.prepare(model, self.batches)
+        model.eval()
 
 
 def short_tuning(
@@ -129,3 +89,19 @@ def short_tuning(
     for parameter in parameters:
         parameter.requires_grad_(False)
         parameter.grad = None
+
+
+def _first(batches: Sequence[Batch], images: int) -> list[Batch]:
+    """So many images, or all there are."""
+    found: list[Batch] = []
+    for batch in batches:
+        size = min(batch.size, images)
+        if size:
+            found.append(Batch(pytree.tree_map(lambda leaf: leaf[:size], batch.inputs), (), size))  # noqa: B023
+            images -= size
+    return found
+
+
+def _together(batches: Sequence[Batch]) -> Batch:
+    inputs = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(batch.inputs for batch in batches))
+    return Batch(inputs, (), sum(batch.size for batch in batches))

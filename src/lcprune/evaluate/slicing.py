@@ -13,16 +13,17 @@ import torch
 from torch import nn
 
 from lcprune import bf16
+from lcprune.batches import Batch, arithmetic
 from lcprune.errors import SearchError
-from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.evaluator import Evaluator, LossFn, arithmetic, mean_loss
+from lcprune.evaluate.evaluator import Evaluator, LossFn, mean_loss
 from lcprune.evaluate.fold import checked_pairs, fold_
+from lcprune.plan import Plan
 from lcprune.select import Kept
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
-Prepare = Callable[[nn.Module, Sequence[Batch]], None]
+Prepare = Callable[[nn.Module, Plan], None]
 
 _TEAMS = 8  # each has a copy of every candidate's modules, which takes milliseconds to make
 
@@ -68,16 +69,16 @@ class SlicingEvaluator(Evaluator):
 
     def exactly(self) -> Evaluator:
         return SlicingEvaluator(
-            self.graph, self.batches, self.loss_fn, fold=bool(self.pairs), channels_last=self.channels_last
+            self.graph, self.batches, self.loss_fn, self.prepare, bool(self.pairs), channels_last=self.channels_last
         )
 
     def compute(self, kept: Kept) -> float:
         self.work.sliced += 1
         started = time.perf_counter()
-        model = self.graph.plan(list(kept)).apply(self.graph.model).eval()
+        plan = self.graph.plan(list(kept))
+        model = plan.apply(self.graph.model).eval()
         if self.prepare is not None:
-            self.prepare(model, self.batches)
-            model.eval()
+            self.prepare(model, plan)
         with arithmetic(), torch.inference_mode():
             fold_(model, self.pairs)
             if self.channels_last:

@@ -50,7 +50,7 @@ class Switchboard:
         self._written = self._original.clone()
         self._factor = torch.empty_like(self._original)
         # The last flag is never switched off: it belongs to columns that no group can remove.
-        self._flags = torch.ones(self.units + 1, dtype=dtype, device=device)
+        self.flags = torch.ones(self.units + 1, dtype=dtype, device=device)
         self._host = torch.ones(self.units + 1, dtype=dtype, pin_memory=device.type == "cuda")
         self._move(parameters, readers, channels_last)
 
@@ -61,12 +61,12 @@ class Switchboard:
             mask: (units,) flags, groups one after another.
         """
         self._host[:-1] = torch.from_numpy(mask)
-        self._flags.copy_(self._host, non_blocking=True)
+        self.flags.copy_(self._host, non_blocking=True)
 
     def write(self) -> None:
         """Write the chosen units into the weights: fixed addresses and shapes, so it can be captured."""
         if self._original.numel():
-            torch.index_select(self._flags, 0, self._flag_of, out=self._factor)
+            torch.index_select(self.flags, 0, self._flag_of, out=self._factor)
             torch.mul(self._original, self._factor, out=self._written)
 
     def _move(self, parameters: dict[str, Any], readers: dict[str, Any], channels_last: bool) -> None:

@@ -23,14 +23,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from lcprune import bf16
-from lcprune.errors import PlanError, SearchError
+from lcprune.batches import Batch, arithmetic, call
+from lcprune.errors import SearchError
 from lcprune.evaluate import kernels
-from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.evaluator import Evaluator, LossFn, arithmetic, mean_loss
+from lcprune.evaluate.evaluator import Evaluator, LossFn, mean_loss
 from lcprune.evaluate.fold import agree, fold_
 from lcprune.evaluate.fuse import Fused
 from lcprune.evaluate.layout import runs
-from lcprune.evaluate.prepare import by_batch_, call, renew_statistics
+from lcprune.evaluate.prepare import Preparation
+from lcprune.evaluate.repaired import RepairedBoard
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.switchboard import Switchboard
 from lcprune.select import Kept
@@ -55,8 +56,10 @@ class ZeroingEvaluator(Evaluator):
         benchmark: let cuDNN time its algorithms first; faster, but losses may differ in the last digits
             between runs.
         fuse: run convolutions together with the addition and ReLU behind them; None does so on a GPU.
-        recalibrate: normalise by the statistics of the images themselves: what a candidate with new batch-norm
-            statistics of all of them computes. Nothing is folded or fused then.
+        preparation: what candidates get before they are judged, in closed form; None judges them as they are cut.
+
+    Raises:
+        PlanError: silence cannot stand for removal, or masks for a repair.
     """
 
     def __init__(
@@ -70,19 +73,14 @@ class ZeroingEvaluator(Evaluator):
         channels_last: bool | None = None,
         benchmark: bool = False,
         fuse: bool | None = None,
-        recalibrate: bool = False,
+        preparation: Preparation | None = None,
     ) -> None:
         super().__init__(graph, batches, loss_fn)
-        if recalibrate:
-            if len(self.batches) > 1:
-                raise PlanError(f"statistics of {len(self.batches)} batches are no statistics of all images")
-            fold = fuse = False
         self.device = next(graph.model.parameters()).device
         self.precision = precision = bf16.settle(precision, self.device, SearchError)
-        self.benchmark, self.recalibrate = benchmark, recalibrate
+        self.benchmark, self.preparation = benchmark, preparation
         started = time.perf_counter()
-        prepare = renew_statistics if recalibrate else None
-        self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, prepare, fold)
+        self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, preparation, fold)
         self.fallback.work = self.work
         if fuse is None:
             fuse = self.device.type == "cuda" and precision in ("fp32", "bf16") and kernels.available()
@@ -91,18 +89,17 @@ class ZeroingEvaluator(Evaluator):
             channels_last = wanted and runs(graph.model, self.batches[0], channels_last=True)
         self.channels_last = channels_last
         self.model = copy.deepcopy(graph.model).eval().requires_grad_(False)
-        if recalibrate:
-            by_batch_(self.model)
         if fold:
             fold_(self.model, self.fallback.pairs)
-        self.switchboard = Switchboard(graph, self.model, channels_last=channels_last)
+        self.board = self._board()
         self._check_silence()
         if precision == "bf16":
             # The check left units switched off; the new buffers must start from whole weights.
-            self.switchboard.set(np.ones(self.switchboard.units, dtype=np.bool_))
-            self.switchboard.write()
+            self.board.set(np.ones(self.board.units, dtype=np.bool_))
+            with arithmetic(), torch.inference_mode():
+                self.board.write()
             self.model.to(torch.bfloat16)
-            self.switchboard = Switchboard(graph, self.model, channels_last=channels_last)
+            self.board = self._board()
         self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
         if channels_last:
             self._inputs = [batch.channels_last() for batch in self._inputs]
@@ -115,7 +112,7 @@ class ZeroingEvaluator(Evaluator):
         if self._must_slice(kept):
             return self.fallback.compute(kept)
         started = time.perf_counter()
-        self.switchboard.set(self._mask(kept))
+        self.board.set(self._mask(kept))
         with arithmetic(self.precision, self.benchmark), torch.inference_mode():
             if self._replay is not None:
                 graph, result = self._replay
@@ -124,7 +121,7 @@ class ZeroingEvaluator(Evaluator):
                 started = time.perf_counter()
                 value = float(result)  # waits for the device
             else:
-                self.switchboard.write()
+                self.board.write()
                 started = self._timed("preparing", started)
                 value = float(mean_loss(self.forward, self._inputs, self.loss_fn))
         self._timed("evaluating", started)
@@ -135,8 +132,15 @@ class ZeroingEvaluator(Evaluator):
     def exactly(self) -> Evaluator:
         # Not captured, nothing compiled: for a handful of selections that would take longer than it saves.
         return ZeroingEvaluator(
-            self.graph, self.batches, self.loss_fn, capture=False, fuse=False, recalibrate=self.recalibrate
+            self.graph, self.batches, self.loss_fn, capture=False, fuse=False, preparation=self.preparation
         )
+
+    def _board(self) -> Switchboard | RepairedBoard:
+        if self.preparation is None:
+            return Switchboard(self.graph, self.model, channels_last=self.channels_last)
+        if self.channels_last:
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return RepairedBoard(self.graph, self.model, self.fallback.pairs, self.preparation)
 
     def _must_slice(self, kept: Kept) -> bool:
         mixing = self.graph.mixing
@@ -154,11 +158,14 @@ class ZeroingEvaluator(Evaluator):
         few = pytree.tree_map(lambda leaf: leaf[:8], self.batches[0].inputs)
         self.exact = True
         with arithmetic("fp32"), torch.inference_mode():
-            self.switchboard.set(self._mask(probe))
-            self.switchboard.write()
+            self.board.set(self._mask(probe))
+            self.board.write()
             silenced = call(self.model, few)
-            smaller = self.graph.plan(probe).apply(self.graph.model).eval()
-            sliced = call(by_batch_(smaller) if self.recalibrate else smaller, few)
+            plan = self.graph.plan(probe)
+            smaller = plan.apply(self.graph.model).eval()
+            if self.preparation is not None:
+                self.preparation(smaller, plan)
+            sliced = call(smaller, few)
         if not agree(silenced, sliced):
             self.exact = False
             logger.warning("candidates are judged as smaller networks: silenced units of this network still matter")
@@ -178,7 +185,7 @@ class ZeroingEvaluator(Evaluator):
 
     def _capture(self) -> tuple[Any, torch.Tensor] | None:
         def forward() -> torch.Tensor:
-            self.switchboard.write()
+            self.board.write()
             return mean_loss(self.forward, self._inputs, self.loss_fn)
 
         try:

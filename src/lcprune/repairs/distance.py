@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lcprune.batches import Batch, call
 from lcprune.errors import DataError
-from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.prepare import call
 from lcprune.graph.outputs import leaves, tensors
 
 _MOST = 4096  # numbers of an output that are compared, for each image
@@ -23,9 +23,20 @@ def relative(reference: Tensor, other: Tensor) -> Tensor:
     Where all images give the same, as a share of the reference's squares.
     """
     reference, other = reference.float(), other.float()
+    return (other - reference).square().sum() / spread_of(reference)
+
+
+def spread_of(reference: Tensor) -> Tensor:
+    """Squared differences from the mean of all images, or the squares where all images give the same."""
     spread, squares = (reference - reference.mean(0)).square().sum(), reference.square().sum()
-    scale = torch.where(spread > _SAME * squares, spread, squares)
-    return (other - reference).square().sum() / (scale + torch.finfo(torch.float32).tiny)
+    return torch.where(spread > _SAME * squares, spread, squares) + torch.finfo(torch.float32).tiny
+
+
+def rows_of(output: Any, images: int) -> list[Tensor]:
+    """Every output tensor with numbers, one row per image, in float32; of large ones every so-many-th number."""
+    found = (tensor for tensor in tensors(leaves(output)) if tensor.is_floating_point() and tensor.numel())
+    rows = [_by_image(tensor, images) for tensor in found]
+    return [row[:, :: -(-row.shape[1] // _MOST)].float() for row in rows]
 
 
 class Distance:
@@ -61,9 +72,7 @@ def _outputs(model: nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
     """Every output of all images, one row per image; of large ones every so-many-th number."""
     parts = []
     for batch in batches:
-        found = tensors(leaves(call(model, batch.inputs)))
-        rows = [_by_image(tensor, batch.size) for tensor in found if tensor.is_floating_point() and tensor.numel()]
-        parts.append([row[:, :: -(-row.shape[1] // _MOST)].float() for row in rows])
+        parts.append(rows_of(call(model, batch.inputs), batch.size))
     if len({len(part) for part in parts}) != 1:
         return []
     same = (rows for rows in zip(*parts, strict=True) if len({row.shape[1] for row in rows}) == 1)

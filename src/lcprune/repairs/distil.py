@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from lcprune.batches import Batch, call
 from lcprune.errors import TuneError, first_line
-from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.prepare import call, statistics_of
 from lcprune.graph.outputs import leaves, tensors
 from lcprune.progress import Progress
 from lcprune.repairs.distance import relative
+from lcprune.repairs.statistics import statistics_of
 from lcprune.repairs.wiring import Site, Wiring
 
 STEPS, _LR, _BATCH = 300, 2e-3, 128

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.prepare import call
+from lcprune.batches import Batch, call
 from lcprune.repairs.layers import rows, some_places
 from lcprune.repairs.watch import Run
 from lcprune.repairs.wiring import Site

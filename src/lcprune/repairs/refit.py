@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.evaluate.draw import Batch
-from lcprune.evaluate.prepare import call, statistics_of
+from lcprune.batches import Batch, call
 from lcprune.repairs.layers import groups_of, patches, rows, some_places, write
 from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
+from lcprune.repairs.statistics import statistics_of
 from lcprune.repairs.wiring import Site, Wiring
 
 _PLACES = 32  # of a feature map, at most

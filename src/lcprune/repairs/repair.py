@@ -15,11 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from lcprune.batches import Batch, arithmetic, collate, draw
 from lcprune.copies import copy_with, named_tensors, unwrap
 from lcprune.errors import ConfigError, DataError
-from lcprune.evaluate.draw import Batch, collate, draw
-from lcprune.evaluate.evaluator import arithmetic
-from lcprune.evaluate.prepare import renew_statistics, statistics_of
 from lcprune.graph.skeleton import untouched
 from lcprune.plan import Plan
 from lcprune.progress import Progress
@@ -28,6 +26,7 @@ from lcprune.repairs.distil import distil
 from lcprune.repairs.moments import measuring
 from lcprune.repairs.refit import recording, refit
 from lcprune.repairs.stand_ins import stand_in
+from lcprune.repairs.statistics import renew_statistics, statistics_of
 from lcprune.repairs.wiring import Wiring, look
 
 logger = logging.getLogger("lcprune")

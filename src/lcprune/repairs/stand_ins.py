@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.repairs.layers import coverage, matrix, write
+from lcprune.repairs.layers import matrix, write
 from lcprune.repairs.moments import Moments, joined
 from lcprune.repairs.watch import Run
 from lcprune.repairs.wiring import Site
 
-_RIDGE = 1e-4  # of the mean variance
-_ROUNDING = 1e-10  # of the mean square: a smaller variance is nothing but rounding
+RIDGE = 1e-4  # of the mean variance
+ROUNDING = 1e-10  # of the mean square: a smaller variance is nothing but rounding
 
 
 def stand_in(whole: nn.Module, small: nn.Module, sites: Sequence[Site], moments: Mapping[Run, Moments]) -> None:
@@ -41,23 +41,19 @@ def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second
     cut: Any = small.get_submodule(site.name)
     weight = left_rows(layer, site)
     kept, gone = kept_and_gone(site, weight.shape[2])
-    centred, cover = can_shift(small, site), _cover(layer, site, mean)
+    centred = can_shift(small, site)
     spread = second - torch.outer(mean, mean) if centred else second
     own = spread[kept[:, :, None], kept[:, None, :]]  # (groups, kept, kept)
     cross = spread[gone[:, :, None], kept[:, None, :]]
-    damp = ridge(own, _RIDGE, second.diagonal()[kept].mean(1))
+    damp = ridge(own, RIDGE, second.diagonal()[kept].mean(1))
     stand_ins = torch.linalg.solve(own + damp, cross.mT).mT  # (groups, gone, kept)
     reads = weight.shape[2]
     lost = take(weight, gone % reads)
     write(cut, take(weight, kept % reads) + torch.einsum("gout,gui->goit", lost, stand_ins))
     if centred:
         rest = mean[gone] - (stand_ins @ mean[kept][..., None])[..., 0]
-        shift(small, site, torch.einsum("gout,t,gu->go", lost, cover, rest).flatten())
-
-
-def _cover(layer: Any, site: Site, mean: Tensor) -> Tensor:
-    """Share of outputs that every tap is good for: all, in a linear layer."""
-    return mean.new_ones(site.columns.taps) if isinstance(layer, nn.Linear) else coverage(layer, site.size, len(mean))
+        assert site.cover is not None
+        shift(small, site, torch.einsum("gout,t,gu->go", lost, site.cover, rest).flatten())
 
 
 def left_rows(layer: nn.Module, site: Site) -> Tensor:
@@ -84,7 +80,7 @@ def take(weight: Tensor, inputs: Tensor) -> Tensor:
 def ridge(gram: Tensor, share: float, squares: Tensor) -> Tensor:
     """A share of the mean diagonal, for a batch of covariances; never less than rounding leaves of the mean squares."""
     scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    damp = share * scale.clamp(min=0) + _ROUNDING * squares + torch.finfo(torch.float32).tiny
+    damp = share * scale.clamp(min=0) + ROUNDING * squares + torch.finfo(torch.float32).tiny
     return damp[..., None, None] * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
 
 

@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from lcprune.evaluate.prepare import call
+from lcprune.batches import call
 from lcprune.repairs.layers import Layer, is_layer, is_plain, is_transposed
 
 Run = tuple[str, int]  # a layer's name, and which of its runs in one pass

@@ -89,7 +89,7 @@ def search(records: Records) -> Figure | None:
         "search",
         "Search",
         "Loss difference of every candidate (dots) and of the best so far (line). "
-        f"The triangle is naive pruning, i.e. no compensation.{_new_statistics(records, _networks(rows))}",
+        f"The triangle is naive pruning, i.e. no compensation.{_prepared(records, _networks(rows))}",
         chart(values, 640, 300, layer=layers),
     )
 
@@ -166,14 +166,13 @@ def _networks(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(row["network"] for row in rows))
 
 
-def _new_statistics(records: Records, networks: Sequence[str]) -> str:
-    found = [row["network"] for row in records.results if row.get("recalibrate") and row["network"] in networks]
-    if not found:
+def _prepared(records: Records, networks: Sequence[str]) -> str:
+    words = {"repair": "were repaired", "statistics": "got new batch-norm statistics"}
+    mine = [row for row in records.results if row["network"] in networks and row.get("after") in words]
+    if not mine:
         return ""
-    return (
-        f" Candidates of {', '.join(dict.fromkeys(found))} got new batch-norm statistics before they were judged; "
-        "one that is better than the whole network then is drawn at the lowest value."
-    )
+    done = " or ".join(dict.fromkeys(words[row["after"]] for row in mine))
+    return f" Candidates {done} before they were judged; one better than the whole network is drawn at the lowest value."
 
 
 def _decades(rows: Sequence[Row], name: str) -> dict[str, Any]:

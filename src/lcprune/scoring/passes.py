@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from lcprune.batches import call
 from lcprune.errors import MetricError
-from lcprune.evaluate.prepare import call
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.progress import Progress
 from lcprune.scoring.registry import Context

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from torch.nn.functional import cross_entropy
 
-from lcprune.evaluate import draw, make_evaluator
+from lcprune.batches import draw
+from lcprune.evaluate import make_evaluator
 from lcprune.progress import Progress
 from lcprune.scoring import metrics as known
 from lcprune.study.study import Study
@@ -25,7 +27,7 @@ def record_metric_error(study: Study, metrics: Sequence[str], units: int, seed: 
     graph = study.graph
     batches = study.batches(seed)
     scores = {name: known.score(graph, name, batches, cross_entropy, seed=seed) for name in metrics}
-    judge = make_evaluator(graph, draw(batches, study.evaluation.images, seed), study.evaluation)
+    judge = make_evaluator(graph, draw(batches, study.evaluation.images, seed), replace(study.evaluation, after="cut"))
     full = judge.full_loss()
     rows = []
     chosen = [_spread(scores[metrics[0]][i], units) for i in range(len(graph.groups))]

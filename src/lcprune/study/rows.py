@@ -28,8 +28,8 @@ def plan_row(graph: ChannelGraph, job: NetworkJob) -> Row:
     row |= cost_row(graph, job.plan)
     row["search_seconds"] = round(job.seconds, 2)
     meta = job.plan.meta
-    if "recalibrate" in meta:
-        row["recalibrate"] = meta["recalibrate"]
+    if "after" in meta:
+        row["after"] = meta["after"]
     if "latency" in meta:
         latency = meta["latency"]
         row["latency_limit_ms"] = latency["limit_ms"]

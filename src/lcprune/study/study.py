@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from lcprune.batches import draw
 from lcprune.choosing import methods
 from lcprune.data import Dataset
 from lcprune.engine import Engine, LocalEngine
-from lcprune.evaluate import Evaluation, draw
+from lcprune.evaluate import Evaluation
 from lcprune.framework import prune
 from lcprune.graph import ChannelGraph
 from lcprune.job import Job

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
+from lcprune.batches import collate, draw, fingerprint
 from lcprune.errors import DataError
-from lcprune.evaluate import collate, draw, fingerprint
 
 COUNT = 50
 INPUTS = torch.arange(COUNT, dtype=torch.float32)[:, None]

@@ -1,0 +1,97 @@
+"""One copy of the network that takes on the weights of any repaired candidate, in place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from lcprune.batches import call
+from lcprune.evaluate.prepare import Preparation
+from lcprune.evaluate.switchboard import Switchboard, read_positions
+from lcprune.repairs.masked import MaskedStandIns
+from lcprune.repairs.statistics import statistics_of
+
+if TYPE_CHECKING:
+    from lcprune.graph.channel_graph import ChannelGraph
+
+
+class RepairedBoard:
+    """Writes repaired candidates into a folded copy: silence, stand-ins, new statistics, folding.
+
+    Nothing changes its shape or address, so that `write` can be captured.
+
+    Args:
+        graph: of the network.
+        folded: the copy that is judged.
+        pairs: (convolution, batch norm) names that are folded in it.
+        preparation: what candidates get.
+
+    Raises:
+        PlanError: a layer needs stand-ins that masks cannot give.
+    """
+
+    def __init__(
+        self, graph: ChannelGraph, folded: nn.Module, pairs: Sequence[tuple[str, str]], preparation: Preparation
+    ) -> None:
+        self._model = copy.deepcopy(graph.model).eval().requires_grad_(False)
+        units = {name: unit for name, (_, unit) in read_positions(graph, self._model).items()}
+        quick, self._batch = preparation.quick, preparation.batch
+        # First: it remembers whole weights. What it does not write, the switchboard silences.
+        self._switches = Switchboard(graph, self._model)
+        self._stand_ins = None if quick is None else MaskedStandIns(quick, self._model, units)
+        self.units = self._switches.units
+        for norm in statistics_of(self._model) if self._batch is not None else ():
+            norm.momentum = 1.0  # the statistics of the batch, and nothing of the old ones
+            norm.train()
+        self._folds = [_Fold(self._model, folded, *pair) for pair in pairs]
+        names = {f"{name}." for pair in pairs for name in pair}
+        theirs = dict(folded.named_parameters(remove_duplicate=False)) | dict(folded.named_buffers())
+        ours = dict(self._model.named_parameters(remove_duplicate=False)) | dict(self._model.named_buffers())
+        self._copies = [
+            (theirs[name], tensor)
+            for name, tensor in ours.items()
+            if tensor.is_floating_point() and name.rpartition(".")[0] + "." not in names
+        ]
+
+    def set(self, mask: NDArray[np.bool_]) -> None:
+        """Choose which units are on, and find what stands in for the others; takes effect with the next `write`."""
+        self._switches.set(mask)
+        if self._stand_ins is not None:
+            self._stand_ins.solve(self._switches.flags)
+
+    def write(self) -> None:
+        """Write the chosen candidate into the folded copy."""
+        self._switches.write()
+        if self._stand_ins is not None:
+            self._stand_ins.write()
+        if self._batch is not None:
+            call(self._model, self._batch.inputs)
+        for fold in self._folds:
+            fold.write()
+        for target, source in self._copies:
+            target.copy_(source)
+
+
+class _Fold:
+    """A convolution and the batch norm behind it, folded again and again."""
+
+    def __init__(self, model: nn.Module, folded: nn.Module, layer: str, norm: str) -> None:
+        self.layer: Any = model.get_submodule(layer)
+        self.norm: Any = model.get_submodule(norm)
+        self.target: Any = folded.get_submodule(layer)
+        self.shape = [-1] + [1] * (self.layer.weight.dim() - 1)
+
+    def write(self) -> None:
+        norm, layer = self.norm, self.layer
+        scale = torch.rsqrt(norm.running_var + norm.eps)
+        scale = scale if norm.weight is None else scale * norm.weight
+        mean = norm.running_mean if layer.bias is None else norm.running_mean - layer.bias
+        shift = -(mean * scale)
+        self.target.weight.copy_(layer.weight * scale.view(self.shape))
+        self.target.bias.copy_(shift if norm.bias is None else shift + norm.bias)
