@@ -17,8 +17,9 @@ from torch import nn
 from lcprune.batches import collate, fingerprint
 from lcprune.engine import Engine, LocalEngine
 from lcprune.errors import ConfigError, DataError
-from lcprune.evaluate import DISTANCE, Evaluation, Evaluator, answered
+from lcprune.evaluate import DISTANCE, REPAIR, Evaluation, Evaluator, answered, measured
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.repairs.quick import QuickRepair
 from lcprune.scoring import metrics
 from lcprune.search import Record, Records
 from lcprune.select import Kept, Limits, Ranking
@@ -120,7 +121,14 @@ class Task:
     @cached_property
     def evaluator(self) -> Evaluator:
         """Judges selections on the drawn images."""
-        return self.engine.evaluator(self.graph, *self.judged)
+        return self.engine.evaluator(self.graph, *self.judged, quick=self.quick)
+
+    @cached_property
+    def quick(self) -> QuickRepair | None:
+        """What gives candidates their stand-ins; None where they get none."""
+        if self.evaluation.after != REPAIR:
+            return None
+        return measured(self.graph, collate(self.need_images(), 128, next(self.graph.model.parameters()).device))
 
     @property
     def loss_fn(self) -> Callable[[Any, Any], torch.Tensor]:
@@ -202,7 +210,7 @@ def _no_labels(*_: Any) -> Any:
     raise DataError("this needs labelled images, so inputs alone are not enough: give (input, target) batches")
 
 
-_COMPUTED = ("scores", "ranking", "judged", "evaluator")
+_COMPUTED = ("scores", "ranking", "judged", "quick", "evaluator")
 
 
 @dataclass(frozen=True, eq=False)

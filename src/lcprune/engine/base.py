@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lcprune.errors import ConfigError
 from lcprune.evaluate import Evaluation, Evaluator, make_evaluator
 from lcprune.progress import Progress
+from lcprune.repairs.quick import QuickRepair
 from lcprune.search.config import Search
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class Engine(ABC):
         return replace(search, together=search.together or self.workers)
 
     @abstractmethod
-    def evaluator(self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> Evaluator:
+    def evaluator(
+        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
+    ) -> Evaluator:
         """What judges the candidates of a search; arguments as for `make_evaluator`."""
 
     @abstractmethod
@@ -97,8 +100,10 @@ class LocalEngine(Engine):
 
     name, workers = "local", 1
 
-    def evaluator(self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> Evaluator:
-        return make_evaluator(graph, samples, how)
+    def evaluator(
+        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
+    ) -> Evaluator:
+        return make_evaluator(graph, samples, how, quick)
 
     def share(self, value: Any) -> Shared:
         return Shared(value)

@@ -24,6 +24,7 @@ from lcprune.engine.worker import Case, run_task
 from lcprune.errors import EngineError, MissingDependencyError, first_line
 from lcprune.evaluate import Evaluation
 from lcprune.progress import Progress
+from lcprune.repairs.quick import QuickRepair
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -118,11 +119,13 @@ class RayEngine(Engine):
             self._ear = LogListener(import_ray().get_runtime_context().get_node_id())
         return self._ear
 
-    def evaluator(self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> CrewEvaluator:
+    def evaluator(
+        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
+    ) -> CrewEvaluator:
         _send_user_modules()
         part = share(self.workers, self.machines(), self.gpus)
         case = Case.pack(graph, samples, how, self._threads(part.cpus))
-        precision = "fp32" if how.prepares else how.precision  # prepared candidates are judged as they are here
+        precision = "fp32" if how.tunes else how.precision  # tuned candidates are judged as they are here
         return CrewEvaluator(graph, how.loss, self._get_crew, import_ray().put(case), precision)
 
     def share(self, value: Any) -> Shared:

@@ -4,15 +4,18 @@ evaluator = make_evaluator(graph, samples, Evaluation())
 evaluator.loss(kept)      # the loss of the physically pruned and repaired network, however it is computed
 """
 
-from lcprune.evaluate.evaluation import DISTANCE, Evaluation
+from lcprune.evaluate.evaluation import CUT, DISTANCE, REPAIR, Evaluation
 from lcprune.evaluate.evaluator import Evaluator, Work
 from lcprune.evaluate.make import make_evaluator
+from lcprune.evaluate.prepare import measured
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.unlabelled import FromWhole, answered
 from lcprune.evaluate.zeroing import ZeroingEvaluator
 
 __all__ = [
+    "CUT",
     "DISTANCE",
+    "REPAIR",
     "Evaluation",
     "Evaluator",
     "FromWhole",
@@ -21,4 +24,5 @@ __all__ = [
     "ZeroingEvaluator",
     "answered",
     "make_evaluator",
+    "measured",
 ]

@@ -17,6 +17,7 @@ from lcprune.evaluate.layout import runs
 from lcprune.evaluate.prepare import Preparation
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
+from lcprune.repairs.quick import QuickRepair
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -29,13 +30,16 @@ _LIVE = 6  # outputs as large as the largest that a forward pass keeps at once, 
 _MOST_ELEMENTS = 2**31 - 1  # per tensor: beyond, libraries change to slower kernels or refuse
 
 
-def make_evaluator(graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation) -> Evaluator:
+def make_evaluator(
+    graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
+) -> Evaluator:
     """The evaluator that an evaluation asks for.
 
     Args:
         graph: of the network.
         samples: drawn images.
         how: the settings; its data are not looked at.
+        quick: what was measured of the network for quick repairs; None measures it where it is needed.
 
     Raises:
         SearchError: in a precision that does not work on this machine.
@@ -43,7 +47,7 @@ def make_evaluator(graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how:
     device = next(graph.model.parameters()).device
     bf16.refuse_network(graph.model, device, SearchError)
     batches = collate(samples, how.batch_size or default_batch_size(graph, len(samples), device), device)
-    preparation = Preparation(graph, batches, how) if how.prepares else None
+    preparation = Preparation(graph, batches, how, quick) if how.prepares else None
     # What is tuned before it is judged is judged in float32.
     precision = "fp32" if how.tunes else bf16.settle(how.precision, device, SearchError)
     if precision == "bf16" and not runs(graph.model, batches[0], bf16=True):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
 MEASURED = 1000  # images, at most, that moments are measured on
+_PART = 100
 STATISTICS = 512  # images, at most, that new statistics are taken from
 
 
@@ -34,6 +35,7 @@ class Preparation:
         graph: of the network.
         batches: the images, on the network's device.
         how: the settings.
+        quick: what was measured of the network before; None measures it.
 
     Attributes:
         quick: gives stand-ins; None if candidates get none.
@@ -41,13 +43,11 @@ class Preparation:
         closed: whether nothing else is done.
     """
 
-    def __init__(self, graph: ChannelGraph, batches: Sequence[Batch], how: Evaluation) -> None:
+    def __init__(
+        self, graph: ChannelGraph, batches: Sequence[Batch], how: Evaluation, quick: QuickRepair | None = None
+    ) -> None:
         self.graph, self.batches, self.how = graph, batches, how
-        self.quick = None
-        if how.after == REPAIR:
-            half = graph.plan([np.arange(0, group.size, 2) for group in graph.groups])
-            with arithmetic():
-                self.quick = QuickRepair(graph.model, half, _first(batches, MEASURED))
+        self.quick = (quick or measured(graph, batches)) if how.after == REPAIR else None
         renews = how.after != CUT and sum(batch.size for batch in batches) > 1 and bool(statistics_of(graph.model))
         self.batch = _together(_first(batches, STATISTICS)) if renews else None
         self.closed = not how.tune_steps and how.prepare is None
@@ -64,6 +64,17 @@ class Preparation:
         if self.how.prepare is not None:
             self.how.prepare(model, self.batches)
         model.eval()
+
+
+def measured(graph: ChannelGraph, batches: Sequence[Batch]) -> QuickRepair:
+    """What gives candidates their stand-ins: moments of what every layer reads that a candidate may cut."""
+    half = graph.plan([np.arange(0, group.size, 2) for group in graph.groups])
+    # In parts of one size, whatever the size of the batches: the same numbers for all who measure.
+    every = _together(_first(batches, MEASURED))
+    starts = range(0, every.size, _PART)
+    parts = [pytree.tree_map(lambda leaf: leaf[at : at + _PART], every.inputs) for at in starts]  # noqa: B023
+    with arithmetic():
+        return QuickRepair(graph.model, half, [Batch(part, (), _PART) for part in parts])
 
 
 def short_tuning(

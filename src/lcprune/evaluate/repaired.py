@@ -85,7 +85,6 @@ class _Fold:
         self.layer: Any = model.get_submodule(layer)
         self.norm: Any = model.get_submodule(norm)
         self.target: Any = folded.get_submodule(layer)
-        self.shape = [-1] + [1] * (self.layer.weight.dim() - 1)
 
     def write(self) -> None:
         norm, layer = self.norm, self.layer
@@ -93,5 +92,5 @@ class _Fold:
         scale = scale if norm.weight is None else scale * norm.weight
         mean = norm.running_mean if layer.bias is None else norm.running_mean - layer.bias
         shift = -(mean * scale)
-        self.target.weight.copy_(layer.weight * scale.view(self.shape))
+        self.target.weight.copy_(layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)))
         self.target.bias.copy_(shift if norm.bias is None else shift + norm.bias)

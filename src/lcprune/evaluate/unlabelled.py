@@ -18,13 +18,10 @@ _BATCH = 128
 
 @dataclass(frozen=True, eq=False)
 class FromWhole:
-    """A loss whose targets are the answers of the whole network.
-
-    Classifiers, with one output of as many numbers as there are classes for each image, are judged by the divergence of
-    probabilities and by the squared difference of the numbers behind them; others by the latter alone.
+    """A loss whose targets are the answers of the whole network: squared differences, relative to `scales`.
 
     Attributes:
-        scales: how much every output tensor of the whole network differs from image to image.
+        scales: how much every output tensor of the whole network differs from image to image, on average.
     """
 
     scales: tuple[float, ...]
@@ -52,18 +49,21 @@ def answered(model: nn.Module, samples: Sequence[tuple[Any, Any]]) -> tuple[list
     """
     device = next(model.parameters()).device
     modes = [(module, module.training) for module in model.modules()]
-    found: list[list[Tensor]] = []
+    batches = collate([(inputs, ()) for inputs, _ in samples], _BATCH, device)
     try:
         with arithmetic(), torch.no_grad():
-            for batch in collate([(inputs, ()) for inputs, _ in samples], _BATCH, device):
-                found.append([row.cpu() for row in rows_of(call(model.eval(), batch.inputs), batch.size)])
+            model.eval()
+            outputs = (rows_of(call(model, batch.inputs), batch.size) for batch in batches)
+            found = [[row.cpu() for row in rows] for rows in outputs]
     finally:
         for module, training in modes:
             module.training = training
     shapes = {tuple(row.shape[1] for row in rows) for rows in found}
     if len(shapes) != 1 or not found[0]:
-        raise DataError("without targets, networks are judged by what they return for each image: this one returns no "
-                        "numbers of a fixed size. Give (input, target) batches and a loss")
+        raise DataError(
+            "without targets, networks are judged by what they return for each image: this one returns no "
+            "numbers of a fixed size. Give (input, target) batches and a loss"
+        )
     answers = [torch.cat(rows) for rows in zip(*found, strict=True)]
     if not all(bool(answer.isfinite().all()) for answer in answers):
         raise DataError("the network's outputs on these images are not finite: look at the images")

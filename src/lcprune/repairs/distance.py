@@ -70,9 +70,7 @@ class Distance:
 @torch.no_grad()
 def _outputs(model: nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
     """Every output of all images, one row per image; of large ones every so-many-th number."""
-    parts = []
-    for batch in batches:
-        parts.append(rows_of(call(model, batch.inputs), batch.size))
+    parts = [rows_of(call(model, batch.inputs), batch.size) for batch in batches]
     if len({len(part) for part in parts}) != 1:
         return []
     same = (rows for rows in zip(*parts, strict=True) if len({row.shape[1] for row in rows}) == 1)

@@ -119,9 +119,7 @@ class MaskedStandIns:
             bias = layer.bias.detach() if takes else None
             first = bias.double() if bias is not None else None
             assert site.cover is not None
-            self._layers.append(
-                _Layer(layer.weight.detach(), bias, whole, first, site.cover, self.widths[size], place)
-            )
+            self._layers.append(_Layer(layer.weight.detach(), bias, whole, first, site.cover, self.widths[size], place))
         self.weights = {f"{site.name}.weight" for site in quick.sites}
 
     def solve(self, flags: Tensor) -> None:

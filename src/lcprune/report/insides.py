@@ -172,7 +172,9 @@ def _prepared(records: Records, networks: Sequence[str]) -> str:
     if not mine:
         return ""
     done = " or ".join(dict.fromkeys(words[row["after"]] for row in mine))
-    return f" Candidates {done} before they were judged; one better than the whole network is drawn at the lowest value."
+    return (
+        f" Candidates {done} before they were judged; one better than the whole network is drawn at the lowest value."
+    )
 
 
 def _decades(rows: Sequence[Row], name: str) -> dict[str, Any]:

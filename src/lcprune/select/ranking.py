@@ -66,9 +66,10 @@ class Ranking:
             lowest = self._vector("floors", floors)
             widths = [w[(w >= low) | (w == w[0])] for w, low in zip(widths, lowest, strict=True)]
         self.floors = np.array([steps[-1] for steps in widths], dtype=np.int64)
-        # Steps of the walk, group after group: which group narrows, at which score, and at which share of it.
+        # Steps of the walk, group after group: which group narrows, to what, at which score, and at which share of it.
         self._first = np.array([steps[0] - steps[1] if len(steps) > 1 else 0 for steps in widths], dtype=np.int64)
         self._group = np.repeat(np.arange(len(widths)), [len(steps) - 1 for steps in widths])
+        self._left = np.concatenate([np.zeros(0, dtype=np.int64), *(steps[1:] for steps in widths)])
         self._score = _joined([a[o[a.size - w[1:] - 1]] for a, o, w in zip(arrays, self._order, widths, strict=True)])
         self._share = _joined([1 - (w[1:] + w[:-1]) / (2 * w[0]) for w in widths])
 
@@ -110,6 +111,21 @@ class Ranking:
         Arguments and errors are those of `select`.
         """
         return self.kept(self._cut(self._share, limits))
+
+    def level(self, shares: Sequence[NDArray[np.float64] | None], limits: Limits) -> Kept:
+        """Narrow the groups until each has lost the same share: the least one that meets the limits.
+
+        Args:
+            shares: of each group, what is lost with 0, 1, 2 ... of its best units left, falling to 0; None where that
+                is not known: then it is the share of units.
+            limits: as for `select`, whose errors these are.
+        """
+        value = self._share.copy()
+        for group, own in enumerate(shares):
+            if own is not None:
+                mine = self._group == group
+                value[mine] = own[self._left[mine]]
+        return self.kept(self._cut(value, limits))
 
     def schedule(self, fractions: Mapping[str, float], limits: Limits | None = None) -> Kept:
         """Keep the given fraction of each named group, rounded to the nearest allowed width.
