@@ -58,7 +58,7 @@ def measure(network: str, seed: int, options: argparse.Namespace) -> dict[str, A
                 macs=limit,
                 method=lcprune.LcP(search) if method == "lcp" else method,
                 metric=options.metric,
-                data=lcprune.Evaluation(digit_networks.batches(images, labels), recalibrate=False),
+                data=lcprune.Evaluation(digit_networks.batches(images, labels), after="cut"),
                 seed=seed,
                 progress=False,
             )

@@ -38,7 +38,7 @@ def measure(name: str, seed: int, learn: str, candidates: int, images: int) -> d
         model,
         train[:2],
         repair="none",
-        data=lcprune.Evaluation(digit_networks.batches(train, labels, 64), images=images, recalibrate=False),
+        data=lcprune.Evaluation(digit_networks.batches(train, labels, 64), images=images, after="cut"),
         macs=LIMITS,
         methods=(lcprune.LcP(search), "naive"),
         learn=learn,

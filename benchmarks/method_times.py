@@ -66,7 +66,7 @@ def searches(options: argparse.Namespace) -> None:
         pool = max(1, candidates * 64 // 400)
         lcp = lcprune.LcP(lcprune.Search(pool=pool, iterations=candidates - pool))
         amc = lcprune.baselines.Amc(episodes=candidates, warmup=candidates // 4)
-        how = lcprune.Evaluation(images=options.images, recalibrate=False)
+        how = lcprune.Evaluation(images=options.images, after="cut")
         task = Task(graph, Limits(macs=LIMIT), samples=samples, evaluation=how)
         return (amc if method == "amc" else lcp).choose(task)
 

@@ -97,7 +97,7 @@ def compute(cell: Cell) -> dict[str, Any]:
     run = RunFolder.resume(path, "cell", settings) if begun else RunFolder.create(path, "cell", settings)
     with run:
         tuning = recipe("finetune", epochs=cell.epochs, **cell.tuning)
-        how = {"evaluation": Evaluation(recalibrate=False), "options": {cell.method: cell.options}}  # the paper's LcP
+        how = {"evaluation": Evaluation(after="cut"), "options": {cell.method: cell.options}}  # the paper's LcP
         study = Study(run, network, trace_network(network), dataset, tuning, progress=False, repair="none", **how)
         try:
             row = study.make(NetworkJob(cell.method, {"macs": 0.5}, cell.seed))

@@ -88,7 +88,7 @@ def measure(options: argparse.Namespace) -> None:
         batches = dataset.batches("train", 128, limit=1000, seed=seed, device=options.device)
         frontier = lcprune.pareto(
             graph,
-            data=lcprune.Evaluation(batches, images=1000, recalibrate=True),
+            data=lcprune.Evaluation(batches, images=1000, after="statistics"),
             macs=LIMITS,
             methods=[*METHODS[:2], lcprune.LcP(lcprune.Search(pool=40, iterations=options.candidates))],
             seed=seed,

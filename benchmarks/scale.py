@@ -53,7 +53,7 @@ def measure(candidates: int, images: int) -> dict[str, Any]:
     graph = lcprune.trace(model, example)
     pool = candidates // 4
     method = lcprune.LcP(Search(pool=pool, iterations=candidates - pool, together=2))
-    evaluation = lcprune.Evaluation(data, images=images, recalibrate=False)
+    evaluation = lcprune.Evaluation(data, images=images, after="cut")
 
     def seconds(engine: Any) -> tuple[float, float, float]:
         began = time.perf_counter()

@@ -194,7 +194,7 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
     batches = collate(samples, size, options.device)
     pool = min(64, max(2, base["candidates"] // 6))
     search = lcprune.Search(pool=pool, iterations=base["candidates"] - pool)
-    how = lcprune.Evaluation(images=images, recalibrate=False)
+    how = lcprune.Evaluation(images=images, after="cut")
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

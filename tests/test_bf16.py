@@ -165,7 +165,7 @@ def test_a_ctrl_c_on_the_terminal_does_not_reach_the_trial(tmp_path, ignorant) -
 
 
 def test_searches_in_bf16_are_refused(lying, plain, digits) -> None:
-    search = {"pool": 2, "iterations": 2, "images": 64, "recalibrate": False, "precision": "bf16"}
+    search = {"pool": 2, "iterations": 2, "images": 64, "after": "cut", "precision": "bf16"}
     with pytest.raises(lcprune.SearchError, match=f'precision="bf16": .*{KILLED}, or choose precision="fp32"'):
         lcprune.prune(plain.model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)
     batches = collate(draw(digits.train, 16, seed=0), 16)
@@ -174,8 +174,12 @@ def test_searches_in_bf16_are_refused(lying, plain, digits) -> None:
             kind(plain.graph, batches, cross_entropy, precision="bf16")
 
 
+def _nothing(model, batches) -> None:
+    """A preparation of a user's own."""
+
+
 def test_prepared_candidates_are_judged_in_float32_and_may_ask_for_anything(lying, plain, digits) -> None:
-    search = {"pool": 2, "iterations": 1, "images": 64, "recalibrate": True, "precision": "bf16"}
+    search = {"pool": 2, "iterations": 1, "images": 64, "prepare": _nothing, "precision": "bf16"}
     lcprune.prune(plain.model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)
 
 

@@ -97,7 +97,7 @@ def _ordered(scale: Birds) -> Iterator[Cell]:
         for method in ("lcp", "naive", "uniform"):
             yield _cell(_tuned(scale, method, trial), "tune", trial, (f"birds/cuts/{trial}",), method=method)
         # The same search, whose candidates get new batch-norm statistics: as they are cut, all are at chance.
-        yield _cell(f"birds/anew/{trial}", "cuts", trial, ("birds/baseline",), recalibrate=True)
+        yield _cell(f"birds/anew/{trial}", "cuts", trial, ("birds/baseline",), after="statistics")
         yield _cell(_tuned(scale, "anew", trial), "tune", trial, (f"birds/anew/{trial}",), method="anew", plan="lcp")
         if trial == 1:  # the rate that the paper prints, in full
             yield _cell("birds/printed", "transfer", 0, rate=scale.rates[0])

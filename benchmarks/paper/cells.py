@@ -250,7 +250,7 @@ def _best(scale: Scale) -> Iterator[Cell]:
     }
     if limit != min(scale.limits):
         sources["each"] = (f"{network}/each/{percent(limit)}/1", "lcp")
-    for name, search in (("affine", {"form": "affine"}), ("recalibrated", {"recalibrate": True})):
+    for name, search in (("affine", {"form": "affine"}), ("recalibrated", {"after": "statistics"})):
         made = _each(scale, limit, 1, name, **search)
         yield made
         sources[name] = (made.name, "lcp")
@@ -277,7 +277,7 @@ def _anew(scale: Scale, trial: int) -> Iterator[Cell]:
         needs = () if network == scale.network else (f"{network}/baseline",)
         for limit in limits:
             search, plan = f"{network}/anew/{percent(limit)}/{trial}", f"lcp-{percent(limit)}"
-            options: dict[str, Any] = {"limits": [limit], "methods": ["lcp"], "search": {"recalibrate": True}}
+            options: dict[str, Any] = {"limits": [limit], "methods": ["lcp"], "search": {"after": "statistics"}}
             yield Cell(search, "frontier", network, trial, needs, ("anew",), options)
             options = {"plan": plan, "method": "anew", "limit": limit, "resource": "macs"}
             options["recipe"] = {"epochs": scale.epochs}

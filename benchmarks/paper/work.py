@@ -108,7 +108,7 @@ class Bench:
 
     def evaluation(self, images: data.Batches | None = None, **changes: Any) -> lcprune.Evaluation:
         """How candidates are judged: by the paper's objective, unless a cell says another."""
-        known = {"images": self.scale.images, "precision": self.precision, "recalibrate": False}
+        known = {"images": self.scale.images, "precision": self.precision, "after": "cut"}
         return lcprune.Evaluation(images, **{**known, **changes})
 
     def images(self, seed: int, device: torch.device | str = "cpu") -> data.Batches:

@@ -181,7 +181,7 @@ def _make(
     found = choose(setup.task, given, limits, learn, methods, setup.folder)
     task, graph = found.task, setup.task.graph
     # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
-    plain = replace(task.evaluation, after="cut", tune_steps=0, prepare=None)
+    plain = replace(task.evaluation, after="cut", prepare=None)
     judge = (replace(task, evaluation=plain) if task.evaluation.prepares else task).evaluator
     judge = judge if judge.precision == "fp32" else judge.exactly()
     full_loss = judge.full_loss()

@@ -96,8 +96,8 @@ def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
     }  # a part each
     for share in (60, 40):  # how its candidates were judged is said of each limit
         config = read_records(f"front/search/search-{share / 100:g}.jsonl")[0]["config"]
-        assert rows[f"lcp {share} %"]["recalibrate"] is config["evaluation.recalibrate"]
-    assert "recalibrate" not in rows["naive 40 %"]
+        assert rows[f"lcp {share} %"]["after"] == config["evaluation.after"] == "repair"
+    assert "after" not in rows["naive 40 %"]
     again = lcprune("pareto", "--out", "front", "--resume", "--no-report", "--json", "-q")
     assert again.code == 0, again.err
     assert again.json["results"] == said.json["results"]

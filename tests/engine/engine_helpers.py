@@ -12,7 +12,7 @@ from lcprune.runs import RunFolder
 from searching import searching
 
 TIMES = {"search_seconds"}
-SHORT = {"pool": 6, "iterations": 14, "sample": 3, "images": 128, "recalibrate": False}
+SHORT = {"pool": 6, "iterations": 14, "sample": 3, "images": 128, "after": "cut"}
 
 
 TOTAL = 20

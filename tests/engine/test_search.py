@@ -103,7 +103,7 @@ def test_prepared_candidates_and_steps(plain, digits, two) -> None:
         "iterations": 4,
         "sample": 2,
         "images": 64,
-        "recalibrate": True,
+        "after": "statistics",
         "together": 2,
         "precision": "bf16",
     }

@@ -14,9 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune.batches import collate, draw
-from lcprune.errors import PlanError
 from lcprune.evaluate import Evaluation, SlicingEvaluator, ZeroingEvaluator, make_evaluator
-from lcprune.repairs.statistics import renew_statistics
 
 KINDS = {
     "slice": lambda graph, batches: SlicingEvaluator(graph, batches, cross_entropy),
@@ -51,25 +49,6 @@ def test_the_loss_is_that_of_the_physically_pruned_network(kind, trained, digits
         assert evaluator.loss(kept) == pytest.approx(physical(trained.graph, batches, kept), rel=1e-4)
     if kind.startswith("zero"):
         assert evaluator.work.sliced == 0
-
-
-def test_statistics_of_the_images_are_those_of_a_recalibrated_network(trained, digits) -> None:
-    batches = collate(draw(digits.train, 150, seed=0), 150)
-    silencing = ZeroingEvaluator(trained.graph, batches, cross_entropy, recalibrate=True)
-    for kept in selections(trained.graph):
-        model = trained.graph.plan(kept).apply(trained.graph.model)
-        renew_statistics(model, batches)
-        with torch.no_grad():
-            expected = float(cross_entropy(model(batches[0].inputs), batches[0].target))
-        # Networks keep the unbiased variance, which differs by one part in the number of values.
-        assert silencing.loss(kept) == pytest.approx(expected, rel=0.02)
-        assert silencing.exactly().loss(kept) == pytest.approx(silencing.loss(kept), rel=1e-5)
-    assert silencing.work.sliced == 0
-
-
-def test_statistics_of_several_batches_are_refused(plain, digits) -> None:
-    with pytest.raises(PlanError, match="3 batches"):
-        ZeroingEvaluator(plain.graph, collate(draw(digits.train, 150, seed=0), 64), cross_entropy, recalibrate=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,11 +207,10 @@ def test_the_evaluator_fits_device_and_search(plain, digits) -> None:
 
     assert isinstance(made(), SlicingEvaluator)  # on a CPU fewer multiply-adds are fewer seconds
     assert isinstance(made(evaluator="zero"), ZeroingEvaluator)
-    # What is changed before it is judged has to be a network of its own, unless statistics are all that changes.
-    assert isinstance(made(evaluator="zero", tune_steps=1), SlicingEvaluator)
-    assert isinstance(made(evaluator="zero", recalibrate=True, batch_size=40), SlicingEvaluator)
-    assert made(evaluator="zero", recalibrate=True, batch_size=64).recalibrate
-    assert made(evaluator="zero", recalibrate="auto").recalibrate is False
+    # What the user prepares has to be a network of its own.
+    assert isinstance(made(evaluator="zero", prepare=lambda model, batches: None), SlicingEvaluator)
+    assert isinstance(made(evaluator="zero", after="statistics"), ZeroingEvaluator)
+    assert made(evaluator="zero", after="cut").preparation is None
     assert [batch.size for batch in made(batch_size=40).batches] == [40, 24]
 
 
@@ -317,7 +295,7 @@ def test_networks_that_do_not_run_in_every_layout_and_precision(trait, precision
     torch.manual_seed(0)
     graph = lcprune.trace(Particular(**{trait: True}), torch.zeros(2, 3, 4, 4))
     samples = [(torch.randn(3, 4, 4), torch.tensor(index % 5)) for index in range(20)]
-    how = Evaluation(batch_size=10, precision=precision, evaluator=kind)
+    how = Evaluation(batch_size=10, precision=precision, evaluator=kind, after="cut")
     with caplog.at_level("WARNING", "lcprune"):
         evaluator = make_evaluator(graph, samples, how)
     exact = precision == "fp32" or trait == "own_numbers"

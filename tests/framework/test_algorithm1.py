@@ -20,7 +20,7 @@ from lcprune.steps import tightening
 from lcprune.task import Task
 from searching import searching
 
-SHORT = {"pool": 5, "iterations": 6, "sample": 3, "images": 64, "recalibrate": False}
+SHORT = {"pool": 5, "iterations": 6, "sample": 3, "images": 64, "after": "cut"}
 
 
 def tuner(digits, log=None):

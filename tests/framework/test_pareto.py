@@ -11,7 +11,7 @@ import lcprune
 from searching import searching, searching_many
 
 LIMITS = [0.7, 0.5, 0.3]
-SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "recalibrate": False}
+SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "after": "cut"}
 
 
 def frontier(network, digits, search=SHORT, **settings):
@@ -20,9 +20,7 @@ def frontier(network, digits, search=SHORT, **settings):
 
 
 def test_one_search_is_shared_by_all_limits(trained, digits) -> None:
-    found = frontier(
-        trained, digits, search={"pool": 16, "iterations": 32, "sample": 4, "images": 128, "recalibrate": False}
-    )
+    found = frontier(trained, digits, search={"pool": 16, "iterations": 32, "sample": 4, "images": 128, "after": "cut"})
     # A third of the candidates each, the loosest limit first; each begins with naive pruning.
     assert list(found.histories) == LIMITS and found.beta is None
     assert [len(history) for history in found.histories.values()] == [16, 16, 16]
@@ -51,9 +49,7 @@ def test_one_search_at_the_tightest_limit_serves_all(trained, digits) -> None:
 
 
 def test_losses_and_costs_are_those_of_the_networks(plain, digits) -> None:
-    found = frontier(
-        plain, digits, search={"pool": 3, "iterations": 3, "images": 5000, "recalibrate": False}, macs=[0.4]
-    )
+    found = frontier(plain, digits, search={"pool": 3, "iterations": 3, "images": 5000, "after": "cut"}, macs=[0.4])
     for point in found.points:
         assert sum(parameter.numel() for parameter in point.model.parameters()) == point.params
         images = torch.cat([images for images, _ in digits.train])
@@ -83,11 +79,7 @@ def test_limits_on_parameters(plain, digits) -> None:
     [("tightest", "search.jsonl", [], 17), ("sweep", "search-0.5.jsonl", ["search-0.3.jsonl"], 9)],
 )
 def test_records_are_written_and_gone_on_from(learn, file, after, count, plain, digits, tmp_path) -> None:
-    search = (
-        SHORT
-        if learn == "tightest"
-        else {"pool": 8, "iterations": 16, "sample": 3, "images": 128, "recalibrate": False}
-    )
+    search = SHORT if learn == "tightest" else {"pool": 8, "iterations": 16, "sample": 3, "images": 128, "after": "cut"}
     settings = {"learn": learn, "search": search, "run": tmp_path}
     whole = frontier(plain, digits, **settings)
     path = tmp_path / file
@@ -113,14 +105,14 @@ def test_a_resumed_frontier_ranks_by_the_scores_it_began_with(plain, digits, tmp
 
 
 def test_a_single_limit_has_the_whole_search_as_it_was_asked_for(plain, digits) -> None:
-    search = {"pool": 10, "iterations": 2, "sample": 3, "images": 64, "recalibrate": False}
+    search = {"pool": 10, "iterations": 2, "sample": 3, "images": 64, "after": "cut"}
     found = frontier(plain, digits, macs=[0.5], search=search)
     alone = lcprune.prune(plain.model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)
     assert [record.beta for record in found.histories[0.5]] == [record.beta for record in alone.history]
 
 
 def test_parts_of_a_shared_search_draw_candidates_of_their_own(plain, digits) -> None:
-    search = {"pool": 4, "iterations": 20, "sample": 2, "images": 64, "recalibrate": False, "algorithm": "random"}
+    search = {"pool": 4, "iterations": 20, "sample": 2, "images": 64, "after": "cut", "algorithm": "random"}
     found = frontier(plain, digits, macs=[0.7, 0.5, 0.3], search=search)
     drawn = [tuple(record.beta) for history in found.histories.values() for record in history[1:]]
     assert len(drawn) == 3 * 7 and len(set(drawn)) == len(drawn) - 2  # two limits begin with the best of the one before
@@ -140,7 +132,7 @@ def test_limits_that_read_alike_have_records_of_their_own(learn, plain, digits, 
 @pytest.mark.cpu_bf16
 def test_losses_are_of_float32_where_candidates_are_ranked_in_less(plain, digits) -> None:
     half = frontier(
-        plain, digits, search={"pool": 4, "iterations": 4, "images": 128, "recalibrate": False, "precision": "bf16"}
+        plain, digits, search={"pool": 4, "iterations": 4, "images": 128, "after": "cut", "precision": "bf16"}
     )
     exact = frontier(plain, digits, methods=("naive", "uniform"))
     assert half.full_loss == exact.full_loss

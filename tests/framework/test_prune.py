@@ -14,11 +14,12 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 import lcprune
+from lcprune.batches import draw
 from lcprune.select import Limits
 from lcprune.task import Choice, Task
 from searching import searching
 
-SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "recalibrate": False}
+SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "after": "cut"}
 
 
 def counted_macs(model, example) -> float:
@@ -59,7 +60,7 @@ def test_lcp_is_never_worse_than_naive_and_its_loss_is_what_it_says(trained, dig
     settings = {"macs": 0.4, "progress": False}
     naive = lcprune.prune(trained.model, digits.example, method="naive", **settings)
     lcp = lcprune.prune(
-        trained.model, digits.example, **searching(images, pool=8, iterations=24, recalibrate=False), **settings
+        trained.model, digits.example, **searching(images, pool=8, iterations=24, after="cut"), **settings
     )
     full = loss(trained.model.eval(), images)
     difference = abs(loss(lcp.model.eval(), images) - full)
@@ -88,7 +89,7 @@ def test_the_seed_decides(plain, digits) -> None:
 
 @pytest.mark.parametrize("settings", [{"form": "affine"}, {"algorithm": "random"}])
 def test_other_searches(settings, plain, digits) -> None:
-    search = {"pool": 6, "iterations": 20, "images": 128, "recalibrate": False, **settings}
+    search = {"pool": 6, "iterations": 20, "images": 128, "after": "cut", **settings}
     result = lcprune.prune(plain.model, digits.example, macs=0.4, **searching(digits.train, **search), progress=False)
     assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
     assert np.array(result.plan.meta["beta"]).shape == ((2, 6) if "form" in settings else (6,))
@@ -172,10 +173,10 @@ def test_one_shot_data_is_enough(plain, digits) -> None:
     )
 
 
-def test_judging_by_tuned_candidates(plain, digits) -> None:
-    search = {"pool": 3, "iterations": 3, "images": 128, "recalibrate": False, "tune_steps": 4, "tune_lr": 0.05}
+def test_judging_by_prepared_candidates(plain, digits) -> None:
+    search = {"pool": 3, "iterations": 3, "images": 128, "prepare": lambda model, batches: model[0][0].weight.data.mul_(0.9)}
     result = lcprune.prune(plain.model, digits.example, macs=0.4, **searching(digits.train, **search), progress=False)
-    # The network that comes back is cut, not tuned: its weights are the original's.
+    # The network that comes back is cut, not prepared: its weights are the original's.
     again = result.plan.apply(plain.model)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in result.model.state_dict().items())
     assert result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
@@ -187,14 +188,14 @@ def test_low_precision_ranks_and_float32_decides(plain, digits) -> None:
         "pool": 6,
         "iterations": 20,
         "images": 128,
-        "recalibrate": False,
+        "after": "cut",
         "evaluator": "zero",
         "precision": "bf16",
     }
     settings = {"macs": 0.4, "progress": False}
     result = lcprune.prune(plain.model, digits.example, **searching(digits.train, **search), **settings)
     exact = lcprune.prune(plain.model, digits.example, method="naive", **settings)
-    drawn = [(x[None], y[None]) for x, y in lcprune.evaluate.draw(digits.train, 128, 0)]
+    drawn = [(x[None], y[None]) for x, y in draw(digits.train, 128, 0)]
     full = loss(plain.model, drawn)
     assert result.plan.meta["difference"] == pytest.approx(abs(loss(result.model.eval(), drawn) - full), rel=1e-3)
     assert result.plan.meta["naive_difference"] == pytest.approx(abs(loss(exact.model.eval(), drawn) - full), rel=1e-3)
@@ -217,8 +218,8 @@ def test_methods_are_listed_and_extended(plain, digits) -> None:
         lcprune.methods._known.pop("first units")
 
 
-@pytest.mark.parametrize("recalibrate", ["auto", True, False])
-def test_a_loss_that_cannot_be_searched_with_is_refused_at_once(recalibrate, plain, digits) -> None:
+@pytest.mark.parametrize("after", ["repair", "cut"])
+def test_a_loss_that_cannot_be_searched_with_is_refused_at_once(after, plain, digits) -> None:
     calls = []
 
     def prune(loss_fn):
@@ -226,7 +227,7 @@ def test_a_loss_that_cannot_be_searched_with_is_refused_at_once(recalibrate, pla
             calls.append(1)
             return loss_fn(output, target)
 
-        search = {"pool": 6, "iterations": 10, "sample": 3, "images": 64, "recalibrate": recalibrate}
+        search = {"pool": 6, "iterations": 10, "sample": 3, "images": 64, "after": after}
         how = searching(digits.train, loss_fn=counted, **search)
         return lcprune.prune(plain.model, digits.example, macs=0.5, progress=False, **how)
 
@@ -248,8 +249,8 @@ def test_volumes_are_pruned_by_their_loss(digits) -> None:
         *(nn.BatchNorm3d(8), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 10)),
     )
     data = [(images[:, :, None], labels) for images, labels in digits.train]
-    for recalibrate in ("auto", True, False):
-        search = {"pool": 3, "iterations": 3, "sample": 2, "images": 64, "recalibrate": recalibrate}
+    for after in ("repair", "statistics", "cut"):
+        search = {"pool": 3, "iterations": 3, "sample": 2, "images": 64, "after": after}
         result = lcprune.prune(model, digits.example[:, :, None], macs=0.5, **searching(data, **search), progress=False)
         assert result.plan.macs <= 0.5 * result.plan.original_macs
 
@@ -265,14 +266,12 @@ def test_a_traced_graph_stands_for_network_and_example(plain, digits) -> None:
 
 
 def test_what_is_known_goes_along_to_other_limits_and_nothing_else(plain, digits) -> None:
-    samples = lcprune.evaluate.draw(digits.train, 64, 0)
+    samples = draw(digits.train, 64, 0)
     task = Task(plain.graph, Limits(macs=0.5), samples=samples)
-    known = task.scores, task.ranking, task.evaluator, task.guess
+    known = task.scores, task.ranking, task.evaluator, task.quick
     tighter = task.but(limits=Limits(macs=0.3), seed=4)
-    assert (tighter.scores, tighter.ranking, tighter.evaluator, tighter.guess) == known
+    assert (tighter.scores, tighter.ranking, tighter.evaluator, tighter.quick) == known
     assert tighter.seed == 4 and tighter.limits != task.limits == Limits(macs=0.5)
-    assert task.but(recalibrate=False).evaluator is task.evaluator
-    assert task.but(recalibrate=True).evaluator is not task.evaluator  # its candidates get new statistics
     other = task.but(scores=[score[::-1] for score in task.scores])
     assert other.ranking is not task.ranking and other.evaluator is task.evaluator
     assert "scores" not in vars(replace(task, metric="l1"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 import lcprune
 from lcprune import repairs
@@ -86,10 +88,32 @@ def test_every_round_of_algorithm_1_is_repaired_before_it_is_tuned(plain, digits
 
 
 def test_the_way_out_is_named(plain, digits) -> None:
-    with pytest.raises(lcprune.DataError, match="inputs alone are not enough"):
-        lcprune.prune(plain.graph, macs=0.5, data=[inputs for inputs, _ in digits.train], progress=False)
+    inputs = [images for images, _ in digits.train]
+    for needs in ({"metric": "taylor"}, {"method": "slimming"}, {"data": lcprune.Evaluation(inputs, cross_entropy)}):
+        with pytest.raises(lcprune.DataError, match="inputs alone are not enough"):
+            lcprune.prune(plain.graph, **{"macs": 0.5, "data": inputs, "progress": False, **needs})
     with pytest.raises(lcprune.ConfigError, match=r"repair='magic' is not known; choose one of 'auto', 'none'"):
         lcprune.prune(plain.graph, macs=0.5, data=digits.train, repair="magic")
+
+
+@pytest.mark.parametrize("loss_fn", [None, "distance"])
+def test_inputs_alone_are_enough_to_search_by(loss_fn, plain, digits) -> None:
+    search = lcprune.LcP(lcprune.Search(pool=6, iterations=6, sample=3))
+    data = digits.train if loss_fn else [images for images, _ in digits.train]
+    result = lcprune.prune(
+        plain.graph, macs=0.4, method=search, data=lcprune.Evaluation(data, loss_fn, images=200), progress=False
+    )
+    # The loss of a candidate is its distance from the whole network, whose own is nothing.
+    whole, images = copy.deepcopy(plain.model).eval(), torch.cat([inputs for inputs, _ in digits.train])
+    with torch.no_grad():
+        answers = [model(images) for model in (whole, result.model)]
+    apart = float((answers[1] - answers[0]).square().sum() / (answers[0] - answers[0].mean(0)).square().sum())
+    assert 0 < apart < 0.5
+    assert 0 < result.plan.meta["difference"] <= result.plan.meta["naive_difference"]
+    frontier = lcprune.pareto(
+        plain.graph, macs=["60%", "30%"], methods=[search, "naive"], data=data, learn="sweep", progress=False
+    )
+    assert all(point.repaired_loss is not None for point in frontier.points)
 
 
 def test_a_repaired_network_that_is_wrong_is_not_returned(plain, digits, monkeypatch) -> None:

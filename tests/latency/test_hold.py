@@ -17,7 +17,7 @@ from lcprune.latency.hold import ATTEMPTS, Tried, hold, next_macs
 from lcprune.limit import Limit
 from searching import searching, searching_many
 
-SHORT = {"pool": 4, "iterations": 4, "sample": 2, "images": 64, "recalibrate": False}
+SHORT = {"pool": 4, "iterations": 4, "sample": 2, "images": 64, "after": "cut"}
 
 
 def prune(network: Any, digits: Any, latency: Any, method: Any = "naive", **settings: Any) -> lcprune.PruneResult:

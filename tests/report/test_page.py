@@ -37,13 +37,16 @@ def test_figures_without_records_are_left_out(tmp_path):
     assert [figure.name for figure in make_figures(collect([run]))] == ["search"]
 
 
-def test_the_search_says_whose_candidates_got_new_statistics(tmp_path):
+@pytest.mark.parametrize(("after", "words"), [("repair", "were repaired"), ("statistics", "got new"), ("cut", "")])
+def test_the_search_says_what_candidates_got_before_they_were_judged(after, words, tmp_path):
     run = RunFolder.create(tmp_path / "run", "pareto", {})
-    for name, anew in (("lcp 50%", False), ("lcp 20%", True)):
+    for name in ("lcp 50%", "lcp 20%"):
         run.add("search", {"network": name, "iteration": 0, "difference": -0.1, "best": -0.1, "naive": -0.1})
-        run.add("results", {"network": name, "method": "lcp", "limit": 0.5, "seed": 0, "recalibrate": anew})
+        run.add("results", {"network": name, "method": "lcp", "limit": 0.5, "seed": 0, "after": after})
     (figure,) = (figure for figure in make_figures(collect([run])) if figure.name == "search")
-    assert "Candidates of lcp 20% got new batch-norm statistics" in figure.caption
+    assert (f"Candidates {words}" if words else "") in figure.caption and ("Candidates" in figure.caption) == bool(
+        words
+    )
 
 
 def test_networks_that_were_not_tuned_are_not_said_to_be(sample, tmp_path):

@@ -18,7 +18,7 @@ import lcprune
 from lcprune.search import read_records
 from searching import searching
 
-SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "recalibrate": False}
+SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "after": "cut"}
 
 
 def lines(folder: Path) -> int:
@@ -65,7 +65,7 @@ def test_resuming_computes_only_what_is_missing(plain, digits, tmp_path) -> None
 
 
 def test_a_resumed_search_knows_what_was_judged_before(plain, digits, tmp_path) -> None:
-    search = {"pool": 6, "iterations": 60, "sample": 3, "images": 64, "recalibrate": False}
+    search = {"pool": 6, "iterations": 60, "sample": 3, "images": 64, "after": "cut"}
     settings = {"macs": 0.4, **searching(digits.train, **search), "progress": False}
     whole = lcprune.prune(plain.model, digits.example, run=tmp_path, **settings)
     path = tmp_path / "search.jsonl"
@@ -113,15 +113,14 @@ def test_another_network_and_other_images_are_refused(plain, digits, tmp_path) -
         lcprune.prune(other, digits.example, **searching(digits.train, **SHORT), **settings)
 
 
-@pytest.mark.parametrize(("macs", "anew"), [(0.95, False), (0.1, True)])
+@pytest.mark.parametrize("after", ["repair", "cut"])
 @pytest.mark.parametrize("kept_lines", [0, 1, 2, 7])
-def test_where_a_search_was_killed_does_not_show(kept_lines, macs, anew, plain, digits, tmp_path) -> None:
-    search = {**SHORT, "recalibrate": "auto"}
-    settings = {"macs": macs, **searching(digits.train, **search), "progress": False}
+def test_where_a_search_was_killed_does_not_show(kept_lines, after, plain, digits, tmp_path) -> None:
+    search = {**SHORT, "after": after}
+    settings = {"macs": 0.4, **searching(digits.train, **search), "progress": False}
     whole = lcprune.prune(plain.model, digits.example, run=tmp_path, **settings)
-    assert whole.plan.meta["recalibrate"] is anew
     path = tmp_path / "search.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:kept_lines]))
     again = lcprune.prune(plain.model, digits.example, run=lcprune.Job(tmp_path, resume=True), **settings)
     assert [replace(r, seconds=0) for r in again.history] == [replace(r, seconds=0) for r in whole.history]
-    assert again.plan.kept == whole.plan.kept and again.plan.meta["recalibrate"] is anew
+    assert again.plan.kept == whole.plan.kept

@@ -11,7 +11,7 @@ from lcprune.select import Limits
 from lcprune.task import Task
 from searching import searching
 
-SEARCH = {"pool": 8, "iterations": 16, "sample": 4, "images": 64, "recalibrate": False}
+SEARCH = {"pool": 8, "iterations": 16, "sample": 4, "images": 64, "after": "cut"}
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def check_precision(device: torch.device, tuning: Recipe | None, evaluation: Eva
     try:
         if tuning is not None and tuning.precision == "bf16":
             bf16.settle("bf16", device, TuneError)
-        if evaluation is not None and not evaluation.tunes:
+        if evaluation is not None:
             bf16.settle(evaluation.precision, device, SearchError)
     except TuneError as error:
         raise UsageError(f"tune: {error}") from None

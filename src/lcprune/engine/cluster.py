@@ -125,7 +125,7 @@ class RayEngine(Engine):
         _send_user_modules()
         part = share(self.workers, self.machines(), self.gpus)
         case = Case.pack(graph, samples, how, self._threads(part.cpus))
-        precision = "fp32" if how.tunes else how.precision  # tuned candidates are judged as they are here
+        precision = "fp32" if how.prepare else how.precision  # the user's own are judged as they are here
         return CrewEvaluator(graph, how.loss, self._get_crew, import_ray().put(case), precision)
 
     def share(self, value: Any) -> Shared:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lcprune.errors import SearchError, need_choice, need_whole
+from lcprune.errors import need_choice, need_whole
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 EVALUATORS = ("auto", "slice", "zero")
@@ -28,16 +28,14 @@ class Evaluation:
         images: that are drawn from the data once.
         batch_size: images per forward pass while judging; None chooses.
         precision: arithmetic of candidates: "fp32", "bf16", or "tf32" (on a GPU). Unless it is "fp32", a search judges
-            its best `Search.finalists` again in fp32 before one is chosen. Candidates that are tuned before they are
-            judged (`tune_steps`, `prepare`) are always judged in fp32.
+            its best `Search.finalists` again in fp32 before one is chosen. Candidates that the user prepares are always
+            judged in fp32.
         evaluator: "slice" builds each smaller network, "zero" silences weights of one copy in place,
             "auto" zeroes on a GPU where that is exact and slices elsewhere.
         after: what is done to each candidate before it is judged: "repair" gives it stand-ins and new batch-norm
             statistics, as `lcprune.repair` would in closed form; "statistics" the latter alone; "cut" nothing: the
             paper's algorithm.
-        tune_steps: SGD steps on the drawn images that each candidate gets then.
-        tune_lr: learning rate of these steps.
-        prepare: `prepare(model, batches)` then changes each candidate in place: a user's own short tuning.
+        prepare: `prepare(model, batches)` then changes each candidate in place: a user's own short tuning, say.
     """
 
     data: Iterable[Any] | None = None
@@ -47,17 +45,12 @@ class Evaluation:
     precision: str = "fp32"
     evaluator: str = "auto"
     after: str = REPAIR
-    tune_steps: int = 0
-    tune_lr: float = 0.01
     prepare: Callable[[Any, Any], None] | None = None
 
     def __post_init__(self) -> None:
         need_whole("images", self.images, 1)
-        need_whole("tune_steps", self.tune_steps, 0)
         if self.batch_size is not None:
             need_whole("batch_size", self.batch_size, 1)
-        if self.tune_steps and not self.tune_lr > 0:
-            raise SearchError(f"tune_lr={self.tune_lr!r} must be positive")
         need_choice("after", self.after, AFTER)
         if isinstance(self.loss_fn, str):
             need_choice("loss_fn", self.loss_fn, (DISTANCE,))
@@ -77,9 +70,4 @@ class Evaluation:
     @property
     def prepares(self) -> bool:
         """Whether candidates are changed before they are judged: they may then have a lower loss than the network."""
-        return self.after != CUT or self.tunes
-
-    @property
-    def tunes(self) -> bool:
-        """Whether more is done to them than a closed form does."""
-        return self.tune_steps > 0 or self.prepare is not None
+        return self.after != CUT or self.prepare is not None

@@ -48,13 +48,13 @@ def make_evaluator(
     bf16.refuse_network(graph.model, device, SearchError)
     batches = collate(samples, how.batch_size or default_batch_size(graph, len(samples), device), device)
     preparation = Preparation(graph, batches, how, quick) if how.prepares else None
-    # What is tuned before it is judged is judged in float32.
-    precision = "fp32" if how.tunes else bf16.settle(how.precision, device, SearchError)
+    # What the user prepares is judged in float32.
+    precision = "fp32" if how.prepare else bf16.settle(how.precision, device, SearchError)
     if precision == "bf16" and not runs(graph.model, batches[0], bf16=True):
         logger.warning("candidates are judged in float32: this network does not run in bf16")
         precision = "fp32"
     zero = how.evaluator == "zero" or (how.evaluator == "auto" and device.type == "cuda")
-    if zero and not how.tunes and not all(group.name in graph.mixing for group in graph.groups):
+    if zero and how.prepare is None and not all(group.name in graph.mixing for group in graph.groups):
         try:
             return ZeroingEvaluator(graph, batches, how.loss, precision=precision, preparation=preparation)
         except PlanError as error:

@@ -1,4 +1,4 @@
-"""What is done to a candidate before it is judged: a quick repair, new batch-norm statistics, a few steps of tuning.
+"""What is done to a candidate before it is judged: a quick repair, new batch-norm statistics, what the user wants.
 
 What a user gets in the end is a repaired network, so that is what candidates are judged as. The loss right after the
 cut says little where every cut network is no better than guessing.
@@ -6,15 +6,15 @@ cut says little where every cut network is no better than guessing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from lcprune.batches import Batch, arithmetic, call
+from lcprune.batches import Batch, arithmetic
 from lcprune.evaluate.evaluation import CUT, REPAIR, Evaluation
 from lcprune.plan import Plan
 from lcprune.repairs.quick import QuickRepair
@@ -40,7 +40,6 @@ class Preparation:
     Attributes:
         quick: gives stand-ins; None if candidates get none.
         batch: images that new statistics are taken from; None if candidates keep theirs.
-        closed: whether nothing else is done.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class Preparation:
         self.quick = (quick or measured(graph, batches)) if how.after == REPAIR else None
         renews = how.after != CUT and sum(batch.size for batch in batches) > 1 and bool(statistics_of(graph.model))
         self.batch = _together(_first(batches, STATISTICS)) if renews else None
-        self.closed = not how.tune_steps and how.prepare is None
 
     def __call__(self, model: nn.Module, plan: Plan) -> None:
         """Prepare a cut network, in place."""
@@ -59,8 +57,6 @@ class Preparation:
                 self.quick(model, plan)
             if self.batch is not None:
                 renew_statistics(model, [self.batch])
-        if self.how.tune_steps:
-            short_tuning(model, self.batches, self.how.loss, self.how.tune_steps, self.how.tune_lr)
         if self.how.prepare is not None:
             self.how.prepare(model, self.batches)
         model.eval()
@@ -75,31 +71,6 @@ def measured(graph: ChannelGraph, batches: Sequence[Batch]) -> QuickRepair:
     parts = [pytree.tree_map(lambda leaf: leaf[at : at + _PART], every.inputs) for at in starts]  # noqa: B023
     with arithmetic():
         return QuickRepair(graph.model, half, [Batch(part, (), _PART) for part in parts])
-
-
-def short_tuning(
-    model: nn.Module,
-    batches: Sequence[Batch],
-    loss_fn: Callable[[Any, Any], torch.Tensor],
-    steps: int,
-    lr: float,
-) -> None:
-    """Take `steps` of SGD with momentum over `batches` in order, in place; batch-norm statistics stay.
-
-    The order is fixed, so that candidates differ by what was cut and by nothing else.
-    """
-    model.eval()
-    parameters = [parameter.requires_grad_(True) for parameter in model.parameters() if parameter.is_floating_point()]
-    optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=True)
-    with torch.enable_grad():
-        for step in range(steps):
-            batch = batches[step % len(batches)]
-            optimizer.zero_grad(set_to_none=True)
-            loss_fn(call(model, batch.inputs), batch.target).backward()
-            optimizer.step()
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-        parameter.grad = None
 
 
 def _first(batches: Sequence[Batch], images: int) -> list[Batch]:
