@@ -6,9 +6,9 @@
 
 `keras` reads a ResNet-50 of Keras that was written as a layers model for JavaScript: model.json, with its shards beside
 it. It becomes `benchmarks/imagenet_weights.py:resnet50_v1`, with inputs as `imagenet:PATH,input=caffe` gives them.
-`lite` reads an EfficientNet-Lite that follows the official names; it becomes `timm:tf_efficientnet_liteN`, with inputs as
-`imagenet:PATH,input=lite` gives them. `plain` only changes the format. `--half` stores convolutions and linear layers in
-float16.
+`lite` reads an EfficientNet-Lite with the tensors in their official order. It becomes `timm:tf_efficientnet_liteN`,
+after which the result is named, with inputs as `imagenet:PATH,input=lite` gives them (for Lite1 `,size=240` too).
+`plain` only changes the format. `--half` stores convolutions and linear layers in float16.
 """
 
 from __future__ import annotations
