@@ -42,6 +42,12 @@ def need_data(name: str | None, why: str, seed: int = 0) -> Dataset:
     return dataset
 
 
+def need_labels(dataset: Dataset, why: str) -> None:
+    """Usage error if the images have none."""
+    if not dataset.labelled:
+        raise UsageError(f"{why} needs labels, and {dataset.name} has none; pruning and repair need none")
+
+
 def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | None = None) -> None:
     """Write into the options what was found out, so that the run folder's configuration says it all."""
     params = ctx.params

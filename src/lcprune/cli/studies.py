@@ -11,7 +11,15 @@ from lcprune.cli.command import sections, start_run
 from lcprune.cli.machines import open_engine
 from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
 from lcprune.cli.show import listen, tell, write_run_report
-from lcprune.cli.sources import describe_source, folder_setting, need_data, open_data, open_network, pick_device
+from lcprune.cli.sources import (
+    describe_source,
+    folder_setting,
+    need_data,
+    need_labels,
+    open_data,
+    open_network,
+    pick_device,
+)
 from lcprune.limit import Limit
 from lcprune.repairs import check_how
 from lcprune.study import Study, check_reachable, trace_network
@@ -43,6 +51,8 @@ def open_study(
     if why and data is None:
         open_network(*named)  # a wrong name is the first thing to hear of
     dataset = need_data(data, why, seed) if why else open_data(data, seed)
+    if tuning is not None and dataset is not None:
+        need_labels(dataset, f"--epochs {tuning.epochs}")
     network = open_network(*named, dataset, device)
     describe_source(ctx, network, dataset)
     graph = trace_network(network)

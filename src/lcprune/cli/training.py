@@ -14,7 +14,7 @@ from torch import nn
 from lcprune.cli.command import UsageError, sections, start_run
 from lcprune.cli.prepare import check_precision, make_recipe
 from lcprune.cli.show import listen, tell, write_run_report
-from lcprune.cli.sources import describe_source, folder_setting, need_data, open_network, pick_device
+from lcprune.cli.sources import describe_source, folder_setting, need_data, need_labels, open_network, pick_device
 from lcprune.data import Dataset
 from lcprune.runs import RunFolder
 from lcprune.study import Network, judge
@@ -64,6 +64,7 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
     device = pick_device(given["device"])
     check_precision(device, recipe)
     dataset = need_data(given["data"] or folder_setting(model, "data"), why, seed)
+    need_labels(dataset, why)
     named = (model, given["weights"], given["num_classes"], given["input_shape"])
     network = open_network(*named, dataset, device, seed)
     teacher = _teacher(network) if recipe.distill > 0 else None

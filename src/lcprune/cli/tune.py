@@ -70,13 +70,14 @@ def evaluate(
 
       lcprune evaluate resnet56 --weights resnet56.safetensors --data cifar10:PATH --split val
     """
-    from lcprune.cli.sources import folder_setting, need_data, open_network, pick_device
+    from lcprune.cli.sources import folder_setting, need_data, need_labels, open_network, pick_device
     from lcprune.tune import evaluate as measure
 
     if split not in ("train", "val", "test"):
         raise UsageError(f"--split {split}: choose train, val or test")
     where = pick_device(device)
     dataset = need_data(data or folder_setting(model, "data"), "evaluating", seed)
+    need_labels(dataset, "evaluating")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     loss, accuracy = measure(network.model, dataset, split, device=where)
     images = len(dataset.split(split))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +59,7 @@ class Dataset:
         std: per channel, likewise.
         augmentation: what training does to images that are in memory.
         classes: names of the labels, where they have some.
+        labelled: whether images have labels; batches are images alone if not.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Dataset:
     std: tuple[float, ...]
     augmentation: Augmentation = field(default_factory=Augmentation)
     classes: tuple[str, ...] = ()
+    labelled: bool = True
 
     def split(self, name: str) -> Split:
         """The split called "train", "val" or "test"."""
@@ -116,7 +119,7 @@ class Dataset:
         device: str | torch.device = "cpu",
         workers: int = 0,
     ) -> Batches:
-        """Batches of (normalised images, labels) that can be iterated again and again.
+        """Batches of (normalised images, labels) that can be iterated again and again; without labels, of images.
 
         Args:
             split: "train", "val" or "test".
@@ -141,7 +144,7 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Iterable of (images, labels); see `Dataset.batches`."""
+    """Iterable of (images, labels), or of images where there are no labels; see `Dataset.batches`."""
 
     dataset: Dataset
     split: Split
@@ -158,7 +161,10 @@ class Batches:
         """Images in one pass."""
         return len(self.order)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[Any]:
+        return self._pairs() if self.dataset.labelled else (images for images, _ in self._pairs())
+
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         parts = [self.order[i : i + self.batch_size] for i in range(0, len(self.order), self.batch_size)]
         if isinstance(self.split, FileSplit):
             for images, labels in self.split.loader(parts, None, self.workers, self.device):

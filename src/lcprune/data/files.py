@@ -6,6 +6,7 @@ workers, and a resumed run goes on where it was.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,21 +22,44 @@ from lcprune.errors import DataError, MissingDependencyError
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"})
 
 
+@dataclass(frozen=True)
+class Member:
+    """An image inside an uncompressed tar: where its bytes are."""
+
+    archive: str
+    name: str
+    offset: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.archive}/{self.name}"
+
+    def content(self) -> io.BytesIO:
+        """Its bytes."""
+        with open(self.archive, "rb") as file:
+            file.seek(self.offset)
+            return io.BytesIO(file.read(self.size))
+
+
 @dataclass(frozen=True, eq=False)
 class FileSplit:
     """Image files with labels.
 
     Attributes:
-        paths: the files.
-        labels: int64 (N,).
+        paths: the files, or where in a tar they are.
+        labels: int64 (N,); -1 where there are none.
         size: height and width of a network input.
         resize: length of the shorter side before the central crop of evaluation.
+        bgr: blue comes first.
+        bicubic: how images are resized, instead of bilinearly.
     """
 
-    paths: tuple[str, ...]
+    paths: tuple[str | Member, ...]
     labels: Tensor
     size: int = 224
     resize: int = 256
+    bgr: bool = False
+    bicubic: bool = False
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -51,32 +75,34 @@ class FileSplit:
         Args:
             generator: draw a random resized crop and a flip; None takes the central crop.
         """
-        image, bilinear = self._open(index)
+        image, resample = self._open(index)
         if generator is not None:
             box, mirrored = _random_crop(image.size, generator)
-            image = image.resize((self.size, self.size), bilinear, box=box)
+            image = image.resize((self.size, self.size), resample, box=box)
             array = np.asarray(image)
             return np.ascontiguousarray(array[:, ::-1]) if mirrored else array
         width, height = image.size
         side = min(width, height) * self.size / self.resize
         left, top = (width - side) / 2, (height - side) / 2
-        return np.asarray(image.resize((self.size, self.size), bilinear, box=(left, top, left + side, top + side)))
+        return np.asarray(image.resize((self.size, self.size), resample, box=(left, top, left + side, top + side)))
 
     def read_whole(self, index: int) -> np.ndarray:
         """One image, uint8 (height, width, 3), its shorter side `resize` pixels."""
-        image, bilinear = self._open(index)
+        image, resample = self._open(index)
         scale = self.resize / min(image.size)
         if scale != 1:
-            image = image.resize((round(image.width * scale), round(image.height * scale)), bilinear)
+            image = image.resize((round(image.width * scale), round(image.height * scale)), resample)
         return np.asarray(image)
 
     def _open(self, index: int) -> tuple[Any, Any]:
-        """A Pillow image, and Pillow's bilinear filter."""
+        """A Pillow image, and how to resize it."""
         image_module = _pillow()
         path = self.paths[index]
+        resample = image_module.Resampling.BICUBIC if self.bicubic else image_module.Resampling.BILINEAR
         try:
-            with image_module.open(path) as opened:
-                return opened.convert("RGB"), image_module.Resampling.BILINEAR
+            with image_module.open(path.content() if isinstance(path, Member) else path) as opened:
+                image = opened.convert("RGB")
+                return image_module.merge("RGB", image.split()[::-1]) if self.bgr else image, resample
         except (OSError, SyntaxError, ValueError) as error:
             raise DataError(f"{path} is not a readable image: {error}") from error
 

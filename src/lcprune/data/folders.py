@@ -1,4 +1,4 @@
-"""Data sets of image files: ImageFolder layouts, ImageNet, CUB-200."""
+"""Data sets of image files: ImageFolder layouts, CUB-200."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_folder(path: Path) -> Parts:
         raise DataError(f"no folder at {path}: looked for train/CLASS/*.jpg and test/ or val/, or CLASS/*.jpg")
     if not (path / "train").is_dir():
         return _one_folder(path)
-    classes = _classes(path / "train")
+    classes = class_names(path / "train")
     train = _split(path / "train", classes)
     has_val, has_test = (path / "val").is_dir(), (path / "test").is_dir()
     if not (has_val or has_test):
@@ -38,18 +38,6 @@ def read_folder(path: Path) -> Parts:
     test = _split(path / ("test" if has_test else "val"), classes)
     val = _split(path / "val", classes) if has_val and has_test else None
     return train, val, test, classes
-
-
-def read_imagenet(path: Path) -> Parts:
-    """ImageNet: `train/SYNSET/` and `val/SYNSET/`; the validation images are the test, as is usual."""
-    for part in ("train", "val"):
-        if not (path / part).is_dir():
-            raise DataError(f"no ImageNet at {path}: looked for the folder {path / part} with one folder per synset")
-    classes = _classes(path / "train")
-    stray = set(_classes(path / "val")) - set(classes)
-    if stray:
-        raise DataError(f"{path / 'val'} has classes that train/ lacks: {', '.join(sorted(stray)[:5])}")
-    return _split(path / "train", classes), None, _split(path / "val", classes), classes
 
 
 def read_cub200(path: Path) -> Parts:
@@ -88,7 +76,8 @@ def _table(file: Path) -> dict[str, str]:
     return {key: value.strip() for key, value in rows}
 
 
-def _classes(folder: Path) -> tuple[str, ...]:
+def class_names(folder: Path) -> tuple[str, ...]:
+    """The folders in a folder, sorted."""
     classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
     if not classes:
         raise DataError(f"{folder} has no class folders in it")
@@ -100,7 +89,7 @@ def _split(folder: Path, classes: tuple[str, ...]) -> FileSplit:
 
 
 def _one_folder(path: Path) -> Parts:
-    classes = _classes(path)
+    classes = class_names(path)
     everything = _split(path, classes)
     # The test part must be the same for every seed, so it has a generator of its own.
     train, test = stratified(everything.labels.numpy(), 0.2, np.random.default_rng(0))

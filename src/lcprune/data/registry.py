@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lcprune.data import cifar, folders
+from lcprune.data import cifar, folders, imagenet
 from lcprune.data.augment import Augmentation
 from lcprune.data.dataset import ArraySplit, Dataset
 from lcprune.errors import DataError
@@ -21,7 +21,6 @@ from lcprune.models.registry import call_file
 _FOLDERS: dict[str, Callable[[Path], folders.Parts]] = {
     "folder": folders.read_folder,
     "cub200": folders.read_cub200,
-    "imagenet": folders.read_imagenet,
 }
 _VAL_FRACTION = 0.1
 
@@ -31,6 +30,7 @@ def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: 
 
     Args:
         spec: `digits`, `cifar10:PATH`, `folder:PATH`, `cub200:PATH`, `imagenet:PATH` or `file.py:factory`.
+            ImageNet also takes options and parts of it: `imagenet:PATH,input=caffe` (see `docs/imagenet.md`).
             The factory gives a `Dataset`, or a mapping with uint8 images x_train (N, height, width,
             channels), labels y_train, and x_test, y_test.
         seed: draws the validation split. The test split never depends on it.
@@ -47,6 +47,8 @@ def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: 
         arrays = cifar.read(Path(rest).expanduser(), download)
         dataset = from_arrays(spec, arrays, mean=cifar.MEAN, std=cifar.STD, num_classes=10)
         dataset = replace(dataset, classes=cifar.CLASSES)
+    elif kind == "imagenet" and rest:
+        dataset = imagenet.read(rest)
     elif kind in _FOLDERS and rest:
         train, own_val, test, classes = _FOLDERS[kind](Path(rest).expanduser())
         dataset = Dataset(

@@ -218,7 +218,7 @@ class Study:
             self.run.add(kind, *rows)
 
     def _judge(self, model: nn.Module) -> Row:
-        if self.dataset is None:
+        if self.dataset is None or not self.dataset.labelled:
             return {}
         loss, accuracy = judge(model, self.dataset, self.device)
         return {"loss": loss, "accuracy": accuracy}
