@@ -85,12 +85,15 @@ def measure(options: argparse.Namespace) -> None:
     add(options, "full", [{"network": options.network, "accuracy": accuracy(model, dataset, options)}])
     for seed in options.seeds:
         began = time.perf_counter()
-        batches = dataset.batches("train", 128, limit=1000, seed=seed, device=options.device)
+        batches = dataset.batches("train", 128, limit=options.images, seed=seed, device=options.device)
+        pool = options.candidates // 5
+        search = lcprune.Search(pool=pool, iterations=options.candidates - pool)
         frontier = lcprune.pareto(
             graph,
-            data=lcprune.Evaluation(batches, images=1000, after="statistics"),
+            data=lcprune.Evaluation(batches, images=options.images),
             macs=LIMITS,
-            methods=[*METHODS[:2], lcprune.LcP(lcprune.Search(pool=40, iterations=options.candidates))],
+            methods=[*METHODS[:2], lcprune.LcP(search)],
+            learn="each",
             seed=seed,
             repair="none",
             progress=False,
@@ -99,7 +102,9 @@ def measure(options: argparse.Namespace) -> None:
         for point in frontier.points:
             plan = point.plan
             row = {"network": options.network, "method": point.method, "limit": point.limit, "seed": seed}
-            row |= {"macs": plan.macs, "search_seconds": round(seconds, 1)}
+            row |= {"macs": plan.macs, "frontier_seconds": round(seconds, 1)}
+            if point.history:
+                row |= {"candidates": len(point.history), "search_seconds": round(point.history[-1].seconds, 1)}
             ways = CLOSED
             if options.distil and seed == options.seeds[0] and point.method != "uniform" and point.limit in (0.5, 0.2):
                 ways = (*CLOSED, "distil")
@@ -203,7 +208,7 @@ def show(options: argparse.Namespace) -> None:
         print(f"\n{name}, {100 * full['accuracy']:.1f} %\n")
         hows = ["none", *WAYS]
         print("| MACs | method | " + " | ".join(WORDS[how] for how in hows) + " |\n|---|---|" + "---|" * len(hows))
-        mine = [row for row in stored["measure"] if row["network"] == name]
+        mine = _complete([row for row in stored["measure"] if row["network"] == name])
         for limit in dict.fromkeys(row["limit"] for row in mine):
             for method in METHODS:
                 cells = [_cell(mine, limit=limit, method=method, how=how) for how in hows]
@@ -220,6 +225,12 @@ def show(options: argparse.Namespace) -> None:
     ):
         rows = [row for row in stored["tune"] if (row["network"], row["limit"], row["start"]) == (name, limit, how)]
         print(f"| {name}, {limit} | {WORDS[how]} | {_mean(rows, 'before')} | {_mean(rows, 'accuracy')} |")
+
+
+def _complete(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of seeds that have every method at that limit."""
+    found = {(row["limit"], row["seed"], row["method"]) for row in rows if row["how"] == "auto"}
+    return [row for row in rows if all((row["limit"], row["seed"], method) in found for method in METHODS)]
 
 
 def _cell(rows: Iterable[dict[str, Any]], **wanted: Any) -> str:
@@ -243,7 +254,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1, help="of these, how many hold the network in parts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--images", type=int, default=2000, help="for search and repair")
-    parser.add_argument("--candidates", type=int, default=120)
+    parser.add_argument("--candidates", type=int, default=200, help="of the search at each limit")
     parser.add_argument("--distil", action="store_true", help="`measure` distils half and a fifth, too, for one seed")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--val", type=int, default=5000, help="training images that are held out")
