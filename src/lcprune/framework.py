@@ -136,7 +136,7 @@ def cut(
     )
     step = Step(task.absolute_limits, plan, choice.history)
     result = PruneResult(smaller, plan, choice.history, (step,), choice.seconds, outcome, whole=graph.model)
-    check(graph, plan, smaller, result)
+    check(graph, plan, None, result)  # `smaller` is what the plan makes of it
     return result if task.samples is None else repaired(result, graph, task.samples, repair, task.seed, task.progress)
 
 
