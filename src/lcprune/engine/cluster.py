@@ -36,8 +36,8 @@ RETRIES = 3  # of a task whose process or machine died
 @dataclass(frozen=True, eq=False)
 class _Reference(Shared):
     def get(self) -> Any:
-        # In a thread of its own: while the main thread of a task waits, Ray gives its cores to the next task, and starts
-        # a process for it.
+        # In a thread of its own: while the main thread of a task waits, Ray gives its cores to the next task, and
+        # starts a process for it.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(import_ray().get, self.value).result()
 
