@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import few_digits
 from lcprune.cli import main
 
 # Seconds, not minutes: what is tested is the way through, not the accuracy.
@@ -84,3 +85,10 @@ def halved(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 @pytest.fixture
 def quick() -> list[str]:
     return list(QUICK)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer digits to train on, for tests of long ways; the test images are all there."""
+    digits = few_digits.build()
+    monkeypatch.setattr("lcprune.data.registry._digits", lambda: digits)

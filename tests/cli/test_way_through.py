@@ -21,7 +21,7 @@ def test_training_leaves_a_network_that_evaluates(lcprune, trained):
     assert RunFolder.open(trained).records("results")[0]["accuracy"] == pytest.approx(said.json["accuracy"])
 
 
-def test_prune_meets_the_limit_and_its_folder_is_a_network(lcprune, trained, quick):
+def test_prune_meets_the_limit_and_its_folder_is_a_network(lcprune, trained, few, quick):
     said = lcprune("prune", trained, "--macs", "50%", "--out", "half", "--epochs", 1, *quick, "--json")
     assert said.code == 0, said.err
     original, half = said.json["results"]
@@ -68,10 +68,10 @@ def test_export_writes_a_network_that_was_compared(lcprune, halved, form, name, 
     assert lcprune("export", halved["uniform"], "--format", form, "--out", name).code == 2
 
 
-def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, quick, tmp_path):
+def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, few, quick, tmp_path):
     said = lcprune(
         "compare", trained, "--macs", "50%", "--methods", "uniform,naive", "--seeds", 2, "--epochs", 1,
-        "--out", "cmp", *quick, "--repair", "auto", "--no-report", "-q",
+        "--out", "cmp", *quick, "--repair", "statistics", "--no-report", "-q",
     )  # fmt: skip
     assert said.code == 0, said.err
     assert said.out.count("±") == 6  # as cut, repaired and tuned
@@ -83,7 +83,7 @@ def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, quick
     assert RunFolder.open("cmp").records("results") == before
 
 
-def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
+def test_pareto_uses_one_search_for_all_limits(lcprune, trained, few, quick):
     said = lcprune("pareto", trained, "--macs", "60%,40%", "--out", "front", *quick, "--no-report", "--json", "-q")
     assert said.code == 0, said.err
     rows = {row["network"]: row for row in said.json["results"]}
@@ -103,7 +103,7 @@ def test_pareto_uses_one_search_for_all_limits(lcprune, trained, quick):
     assert again.json["results"] == said.json["results"]
 
 
-def test_pareto_tunes_its_networks_as_one_where_that_is_faster(lcprune, trained, quick, monkeypatch):
+def test_pareto_tunes_its_networks_as_one_where_that_is_faster(lcprune, trained, few, quick, monkeypatch):
     words = ["pareto", trained, "--macs", "60%,40%", "--methods", "naive", "--epochs", "1", *quick]
     words += ["--no-report", "--json", "-q"]
     alone = lcprune(*words, "--out", "alone")

@@ -70,14 +70,14 @@ def test_every_round_meets_its_limit_and_builds_on_the_tuned_one(trained, digits
 
 def test_the_floor_is_that_of_the_network_before_the_first_round(plain, digits) -> None:
     result = lcprune.prune_in_steps(
-        plain.model, digits.example, tune=None, macs=[0.5, 0.3, 0.12], method="naive", min_keep=0.25, progress=False
+        plain.graph, tune=None, macs=[0.5, 0.3, 0.12], method="naive", min_keep=0.25, progress=False
     )
     for units, size in zip(result.plan.kept.values(), plain.graph.cost.sizes, strict=True):
         assert len(units) >= size / 4
 
 
 def test_a_number_of_steps_goes_down_evenly(plain, digits) -> None:
-    result = lcprune.prune_in_steps(plain.model, digits.example, tune=None, macs=0.4, method="naive", progress=False)
+    result = lcprune.prune_in_steps(plain.graph, tune=None, macs=0.4, method="naive", progress=False)
     assert [step.limits["macs"] / plain.graph.macs for step in result.steps] == pytest.approx([0.8, 0.6, 0.4])
 
 
@@ -87,15 +87,13 @@ def test_a_tuner_may_return_another_network(plain, digits) -> None:
         other.tuned = True
         return other
 
-    result = lcprune.prune_in_steps(
-        plain.model, digits.example, macs=0.5, steps=1, method="naive", tune=tune, progress=False
-    )
+    result = lcprune.prune_in_steps(plain.graph, macs=0.5, steps=1, method="naive", tune=tune, progress=False)
     assert result.model.tuned
 
 
 def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_path) -> None:
     settings = rounds(plain, digits)
-    whole = lcprune.prune_in_steps(plain.model, digits.example, tune=tuner(digits), **settings)
+    whole = lcprune.prune_in_steps(plain.graph, tune=tuner(digits), **settings)
 
     calls: list[int] = []
     tune = tuner(digits)
@@ -107,19 +105,17 @@ def test_an_interrupted_run_goes_on_to_the_very_same_result(plain, digits, tmp_p
         tune(model)
 
     with pytest.raises(KeyboardInterrupt):
-        lcprune.prune_in_steps(plain.model, digits.example, tune=breaks, run=tmp_path, **settings)
+        lcprune.prune_in_steps(plain.graph, tune=breaks, run=tmp_path, **settings)
     assert (tmp_path / "step-01" / "step.json").exists() and not (tmp_path / "step-02" / "step.json").exists()
 
     again: list[int] = []
     result = lcprune.prune_in_steps(
-        plain.model, digits.example, tune=tuner(digits, again), run=lcprune.Job(tmp_path, resume=True), **settings
+        plain.graph, tune=tuner(digits, again), run=lcprune.Job(tmp_path, resume=True), **settings
     )
     assert len(again) == 2  # the first round was not repeated
     assert result.plan.kept == whole.plan.kept and same(result.model, whole.model)
 
-    done = lcprune.prune_in_steps(
-        plain.model, digits.example, tune=breaks, run=lcprune.Job(tmp_path, resume=True), **settings
-    )
+    done = lcprune.prune_in_steps(plain.graph, tune=breaks, run=lcprune.Job(tmp_path, resume=True), **settings)
     assert len(calls) == 2 and same(done.model, whole.model)  # nothing was left to do
     assert [len(step.history) for step in done.steps] == [11, 11, 11]
     loaded = lcprune.load(tmp_path / "step-03", plain.model)
@@ -136,7 +132,7 @@ def broken_off(plain, digits, tmp_path_factory) -> Path:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lcprune.prune_in_steps(plain.model, digits.example, tune=breaks, run=folder, **rounds(plain, digits))
+        lcprune.prune_in_steps(plain.graph, tune=breaks, run=folder, **rounds(plain, digits))
     return folder
 
 
@@ -160,7 +156,7 @@ def test_rounds_of_another_run_are_refused(change, named, plain, digits, broken_
     shutil.copytree(broken_off, tmp_path / "run")
     settings = {**rounds(plain, digits), **change, "run": lcprune.Job(tmp_path / "run", resume=True)}
     with pytest.raises(lcprune.ConfigError, match=named):
-        lcprune.prune_in_steps(plain.model, digits.example, tune=None, **settings)
+        lcprune.prune_in_steps(plain.graph, tune=None, **settings)
 
 
 def test_limits_of_rounds(plain) -> None:

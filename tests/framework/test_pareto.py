@@ -8,19 +8,22 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import lcprune
-from searching import searching, searching_many
+from searching import searching
 
 LIMITS = [0.7, 0.5, 0.3]
 SHORT = {"pool": 6, "iterations": 10, "sample": 3, "images": 128, "after": "cut"}
 
 
-def frontier(network, digits, search=SHORT, **settings):
-    common = {"macs": LIMITS, **searching_many(digits.train, **search), "progress": False}
-    return lcprune.pareto(network.graph, **{**common, **settings})
+def frontier(network, digits, search=SHORT, beside=("naive", "uniform"), **settings):
+    """A frontier of LcP, and of the methods `beside` it."""
+    common = {"macs": LIMITS, **searching(digits.train, **search), "progress": False}
+    methods = [common.pop("method"), *beside]
+    return lcprune.pareto(network.graph, **{**common, "methods": methods, **settings})
 
 
 def test_one_search_is_shared_by_all_limits(trained, digits) -> None:
-    found = frontier(trained, digits, search={"pool": 16, "iterations": 32, "sample": 4, "images": 128, "after": "cut"})
+    search = {"pool": 16, "iterations": 32, "sample": 4, "images": 128, "after": "cut"}
+    found = frontier(trained, digits, search=search, beside=("naive",))
     # A third of the candidates each, the loosest limit first; each begins with naive pruning.
     assert list(found.histories) == LIMITS and found.beta is None
     assert [len(history) for history in found.histories.values()] == [16, 16, 16]
@@ -60,12 +63,12 @@ def test_losses_and_costs_are_those_of_the_networks(plain, digits) -> None:
 
 
 def test_one_search_per_limit(plain, digits) -> None:
-    found = frontier(plain, digits, learn="each")
+    found = frontier(plain, digits, learn="each", beside=("naive",))
     assert list(found.histories) == LIMITS and found.beta is None
     for lcp, naive in zip(found.curve("lcp"), found.curve("naive"), strict=True):
         assert lcp.difference <= naive.difference
     # The tightest one is the same search either way.
-    reused = frontier(plain, digits, learn="tightest")
+    reused = frontier(plain, digits, learn="tightest", beside=())
     assert reused.curve("lcp")[-1].plan.kept == found.curve("lcp")[-1].plan.kept
 
 
@@ -80,7 +83,7 @@ def test_limits_on_parameters(plain, digits) -> None:
 )
 def test_records_are_written_and_gone_on_from(learn, file, after, count, plain, digits, tmp_path) -> None:
     search = SHORT if learn == "tightest" else {"pool": 8, "iterations": 16, "sample": 3, "images": 128, "after": "cut"}
-    settings = {"learn": learn, "search": search, "run": tmp_path}
+    settings = {"learn": learn, "search": search, "run": tmp_path, "beside": ()}
     whole = frontier(plain, digits, **settings)
     path = tmp_path / file
     lines = path.read_bytes().splitlines(keepends=True)
@@ -99,30 +102,31 @@ def test_a_resumed_frontier_ranks_by_the_scores_it_began_with(plain, digits, tmp
     def restless(graph):  # as if a GPU added in another order each time
         return [generator.random(group.size) for group in graph.groups]
 
-    whole = frontier(plain, digits, metric=restless, run=tmp_path)
-    again = frontier(plain, digits, metric=restless, run=lcprune.Job(tmp_path, resume=True))
+    settings = {"metric": restless, "beside": ("naive",), "macs": [0.5, 0.3]}
+    whole = frontier(plain, digits, run=tmp_path, **settings)
+    again = frontier(plain, digits, run=lcprune.Job(tmp_path, resume=True), **settings)
     assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
 
 
 def test_a_single_limit_has_the_whole_search_as_it_was_asked_for(plain, digits) -> None:
     search = {"pool": 10, "iterations": 2, "sample": 3, "images": 64, "after": "cut"}
-    found = frontier(plain, digits, macs=[0.5], search=search)
-    alone = lcprune.prune(plain.model, digits.example, macs=0.5, **searching(digits.train, **search), progress=False)
+    found = frontier(plain, digits, macs=[0.5], search=search, beside=())
+    alone = lcprune.prune(plain.graph, macs=0.5, **searching(digits.train, **search), progress=False)
     assert [record.beta for record in found.histories[0.5]] == [record.beta for record in alone.history]
 
 
 def test_parts_of_a_shared_search_draw_candidates_of_their_own(plain, digits) -> None:
     search = {"pool": 4, "iterations": 20, "sample": 2, "images": 64, "after": "cut", "algorithm": "random"}
-    found = frontier(plain, digits, macs=[0.7, 0.5, 0.3], search=search)
+    found = frontier(plain, digits, macs=[0.7, 0.5, 0.3], search=search, beside=())
     drawn = [tuple(record.beta) for history in found.histories.values() for record in history[1:]]
     assert len(drawn) == 3 * 7 and len(set(drawn)) == len(drawn) - 2  # two limits begin with the best of the one before
-    again = frontier(plain, digits, macs=[0.7, 0.5, 0.3], search=search)
+    again = frontier(plain, digits, macs=[0.7, 0.5, 0.3], search=search, beside=())
     assert [tuple(record.beta) for history in again.histories.values() for record in history[1:]] == drawn
 
 
 @pytest.mark.parametrize("learn", ["sweep", "each"])
 def test_limits_that_read_alike_have_records_of_their_own(learn, plain, digits, tmp_path) -> None:
-    settings = {"macs": [0.5, 0.5], "params": [0.6, 0.3], "learn": learn, "run": tmp_path}
+    settings = {"macs": [0.5, 0.5], "params": [0.6, 0.3], "learn": learn, "run": tmp_path, "beside": ()}
     whole = frontier(plain, digits, **settings)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["search-0.5-2.jsonl", "search-0.5.jsonl"]
     again = frontier(plain, digits, **{**settings, "run": lcprune.Job(tmp_path, resume=True)})
@@ -131,10 +135,9 @@ def test_limits_that_read_alike_have_records_of_their_own(learn, plain, digits, 
 
 @pytest.mark.cpu_bf16
 def test_losses_are_of_float32_where_candidates_are_ranked_in_less(plain, digits) -> None:
-    half = frontier(
-        plain, digits, search={"pool": 4, "iterations": 4, "images": 128, "after": "cut", "precision": "bf16"}
-    )
-    exact = frontier(plain, digits, methods=("naive", "uniform"))
+    search = {"pool": 4, "iterations": 4, "images": 128, "after": "cut", "precision": "bf16"}
+    half = frontier(plain, digits, search=search, beside=("naive",))
+    exact = frontier(plain, digits, methods=("naive",))
     assert half.full_loss == exact.full_loss
     assert [point.loss for point in half.curve("naive")] == [point.loss for point in exact.curve("naive")]
 
@@ -159,7 +162,7 @@ def test_mistakes_are_named(settings, message, plain, digits) -> None:
 
 def test_of_two_networks_with_one_limit_in_common_each_has_its_own_search(plain, digits) -> None:
     both = {"macs": [0.5, 0.5], "params": [0.9, 0.2]}
-    found = lcprune.pareto(plain.model, digits.example, **searching_many(digits.train, **SHORT), progress=False, **both)
+    found = frontier(plain, digits, beside=("naive",), **both)
     wide, narrow = found.curve("lcp")
     assert all(record.params > 0.2 * plain.graph.params for record in wide.history)
     assert all(record.params <= 0.2 * plain.graph.params for record in narrow.history)

@@ -57,7 +57,8 @@ def attention(net: Between, x: Tensor) -> Tensor:
 
 
 def memory(net: Between, x: Tensor) -> Tensor:
-    return net.memory(x.flatten(2).transpose(1, 2))[0].transpose(1, 2).reshape_as(x)
+    first_row = x[:, :, 0].transpose(1, 2)
+    return net.memory(first_row)[0].transpose(1, 2)[:, :, None].expand_as(x)
 
 
 def maxout(net: Between, x: Tensor) -> Tensor:

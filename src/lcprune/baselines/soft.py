@@ -36,7 +36,7 @@ class Soft(TrainingOptions, Method):
 
     Attributes:
         clip: longest gradient; None for any. The norm behind a zeroed filter divides by almost nothing, so without this
-            the filter comes back ten times as long as the others and is never short again.
+            the filter may come back longer than all others.
     """
 
     clip: float | None = 1.0

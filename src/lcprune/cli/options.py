@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,7 +106,12 @@ def _backend(text: Any) -> str:
     return str(_checked(check_backend, text))
 
 
-RUN, MODEL, LIMITS, SEARCH, MACHINES = "Run", "Network and data", "Limits", "Method", "More than one machine"
+# Options by the part of the help that they are listed in.
+run_option = partial(typer.Option, rich_help_panel="Run")
+model_option = partial(typer.Option, rich_help_panel="Network and data")
+limit_option = partial(typer.Option, rich_help_panel="Limits")
+method_option = partial(typer.Option, rich_help_panel="Method")
+machine_option = partial(typer.Option, rich_help_panel="More than one machine")
 
 Model = Annotated[
     str,
@@ -116,154 +122,89 @@ Model = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option(
-        metavar="DATA",
-        help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory.",
-        rich_help_panel=MODEL,
+    model_option(
+        metavar="DATA", help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory."
     ),
 ]
 Weights = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="safetensors or state dict; 'pretrained' for published ones.",
-        rich_help_panel=MODEL,
-    ),
+    str | None, model_option(metavar="FILE", help="safetensors or state dict; 'pretrained' for published ones.")
 ]
-NumClasses = Annotated[
-    int | None,
-    typer.Option(min=1, help="Outputs of the network; the data's by default.", rich_help_panel=MODEL),
-]
+NumClasses = Annotated[int | None, model_option(min=1, help="Outputs of the network; the data's by default.")]
 InputShape = Annotated[
-    Shape | None,
-    typer.Option(
-        parser=_shape, metavar="CxHxW", help="Input without the batch, e.g. 3x224x224.", rich_help_panel=MODEL
-    ),
+    Shape | None, model_option(parser=_shape, metavar="CxHxW", help="Input without the batch, e.g. 3x224x224.")
 ]
-Macs = Annotated[
-    Limit | None,
-    typer.Option(parser=_one("macs"), metavar="SIZE", help="Multiply-adds: 50% or 62.7M.", rich_help_panel=LIMITS),
-]
+Macs = Annotated[Limit | None, limit_option(parser=_one("macs"), metavar="SIZE", help="Multiply-adds: 50% or 62.7M.")]
 ManyMacs = Annotated[
-    ManyLimits,
-    typer.Option(
-        parser=_many("macs"), metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M.", rich_help_panel=LIMITS
-    ),
+    ManyLimits, limit_option(parser=_many("macs"), metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M.")
 ]
 OptionalManyMacs = Annotated[
     ManyLimits | None,
-    typer.Option(
-        parser=_many("macs"),
-        metavar="SIZES",
-        help="Multiply-adds: 50%,25% or 62.7M,30M. [default: 20%,30%,50%,70%]",
-        rich_help_panel=LIMITS,
+    limit_option(
+        parser=_many("macs"), metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M. [default: 20%,30%,50%,70%]"
     ),
 ]
-Params = Annotated[
-    Limit | None,
-    typer.Option(parser=_one("params"), metavar="SIZE", help="Parameters: 50% or 0.4M.", rich_help_panel=LIMITS),
-]
-MinKeep = Annotated[
-    float,
-    typer.Option(min=0.0, max=1.0, help="Share of each group that always stays.", rich_help_panel=LIMITS),
-]
+Params = Annotated[Limit | None, limit_option(parser=_one("params"), metavar="SIZE", help="Parameters: 50% or 0.4M.")]
+MinKeep = Annotated[float, limit_option(min=0.0, max=1.0, help="Share of each group that always stays.")]
 MultipleOf = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Keep widths a multiple of this. Default: 1, on CUDA in half precision 8.", rich_help_panel=LIMITS
-    ),
+    int | None, limit_option(min=1, help="Keep widths a multiple of this. Default: 1, on CUDA in half precision 8.")
 ]
 Repair = Annotated[
     str,
-    typer.Option(
+    limit_option(
         help="What is done to cut networks, without labels or training: auto, none, statistics, stand-ins, refit or "
-        "distil.",
-        rich_help_panel=LIMITS,
+        "distil."
     ),
 ]
-Latency = Annotated[
-    Limit | None,
-    typer.Option(parser=_one(LATENCY), metavar="TIME", help="Latency: 60% or 3.5ms.", rich_help_panel=LIMITS),
-]
+Latency = Annotated[Limit | None, limit_option(parser=_one(LATENCY), metavar="TIME", help="Latency: 60% or 3.5ms.")]
 ManyLatencies = Annotated[
-    ManyLimits | None,
-    typer.Option(parser=_many(LATENCY), metavar="TIMES", help="Latency: 60%,40% or 3.5ms,2ms.", rich_help_panel=LIMITS),
+    ManyLimits | None, limit_option(parser=_many(LATENCY), metavar="TIMES", help="Latency: 60%,40% or 3.5ms,2ms.")
 ]
-Batch = Annotated[int, typer.Option(min=1, help="Images at a time, for --latency.", rich_help_panel=LIMITS)]
+Batch = Annotated[int, limit_option(min=1, help="Images at a time, for --latency.")]
 Backend = Annotated[
     str,
-    typer.Option(
+    limit_option(
         parser=_backend,
         metavar="NAME",
         help="What runs the network, for its latency: eager, cudagraph, compile or onnx.",
-        rich_help_panel=LIMITS,
     ),
 ]
 LatencyTable = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="For --latency: points measured on another device, as JSON. Nothing is measured here then.",
-        rich_help_panel=LIMITS,
+    limit_option(
+        metavar="FILE", help="For --latency: points measured on another device, as JSON. Nothing is measured here then."
     ),
 ]
-Method = Annotated[str, typer.Option(help="uniform, naive, lcp, ... (see `lcprune methods`).", rich_help_panel=SEARCH)]
-Methods = Annotated[
-    Words, typer.Option(parser=words, metavar="NAMES", help="Methods, with commas.", rich_help_panel=SEARCH)
-]
-Metric = Annotated[str, typer.Option(help="l1, l2, taylor, ... (see `lcprune methods`).", rich_help_panel=SEARCH)]
-Epochs = Annotated[
-    int | None,
-    typer.Option(min=0, help="Epochs of training; the recipe's own by default.", rich_help_panel=RUN),
-]
-Recipe = Annotated[str, typer.Option(help="Named training recipe.", rich_help_panel=RUN)]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.", rich_help_panel=RUN)]
-Seeds = Annotated[int, typer.Option(min=1, help="How many trials, with seeds 0, 1, ...", rich_help_panel=RUN)]
-BatchSizes = Annotated[Numbers, typer.Option(parser=_numbers, metavar="N,N", help="Batch sizes.", rich_help_panel=RUN)]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html.", rich_help_panel=RUN)]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", rich_help_panel=RUN)]
+Method = Annotated[str, method_option(help="uniform, naive, lcp, ... (see `lcprune methods`).")]
+Methods = Annotated[Words, method_option(parser=words, metavar="NAMES", help="Methods, with commas.")]
+Metric = Annotated[str, method_option(help="l1, l2, taylor, ... (see `lcprune methods`).")]
+Epochs = Annotated[int | None, run_option(min=0, help="Epochs of training; the recipe's own by default.")]
+Recipe = Annotated[str, run_option(help="Named training recipe.")]
+Seed = Annotated[int, run_option(help="Seed of everything random.")]
+Seeds = Annotated[int, run_option(min=1, help="How many trials, with seeds 0, 1, ...")]
+BatchSizes = Annotated[Numbers, run_option(parser=_numbers, metavar="N,N", help="Batch sizes.")]
+Report = Annotated[bool, run_option("--report/--no-report", help="Write report.html.")]
+Device = Annotated[str, run_option(help="auto, cpu, cuda or cuda:N.")]
 
-Engine = Annotated[
-    str, typer.Option(help="local, or ray: all machines, GPUs and cores of a Ray cluster.", rich_help_panel=MACHINES)
-]
+Engine = Annotated[str, machine_option(help="local, or ray: all machines, GPUs and cores of a Ray cluster.")]
 Address = Annotated[
     str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="Of the Ray cluster, or auto; by default the one on this machine, or a new one.",
-        rich_help_panel=MACHINES,
+    machine_option(
+        metavar="HOST:PORT", help="Of the Ray cluster, or auto; by default the one on this machine, or a new one."
     ),
 ]
 Workers = Annotated[
-    int | None,
-    typer.Option(min=1, help="How many work together; one per GPU, or per core, by default.", rich_help_panel=MACHINES),
+    int | None, machine_option(min=1, help="How many work together; one per GPU, or per core, by default.")
 ]
-Asynchronous = Annotated[
-    bool,
-    typer.Option("--asynchronous", help="No worker waits for another; not reproducible.", rich_help_panel=MACHINES),
-]
+Asynchronous = Annotated[bool, machine_option("--asynchronous", help="No worker waits for another; not reproducible.")]
 
-Out = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="The run folder; a new one in runs/ by default.",
-        rich_help_panel=RUN,
-    ),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the folder of --out.", rich_help_panel=RUN)]
-Force = Annotated[bool, typer.Option("--force", help="Replace the folder of --out.", rich_help_panel=RUN)]
-Config = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="TOML file with any of these options.", rich_help_panel=RUN),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="e.g. search.pool=32, tune.lr=0.02.", rich_help_panel=RUN),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.", rich_help_panel=RUN)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=RUN)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=RUN)]
+Out = Annotated[str | None, run_option(metavar="FOLDER", help="The run folder; a new one in runs/ by default.")]
+Resume = Annotated[bool, run_option("--resume", help="Go on from the folder of --out.")]
+Force = Annotated[bool, run_option("--force", help="Replace the folder of --out.")]
+Config = Annotated[Path | None, run_option(metavar="FILE", help="TOML file with any of these options.")]
+Set = Annotated[list[str] | None, run_option("--set", metavar="KEY=VALUE", help="e.g. search.pool=32, tune.lr=0.02.")]
+Json = Annotated[bool, run_option("--json", help="Print JSON for machines.")]
+Quiet = Annotated[bool, run_option("--quiet", "-q", help="No progress.")]
+Debug = Annotated[bool, run_option("--debug", help="Show the traceback of an error.")]
 
 # Options that several commands have and read from their context: name -> (type, default).
 Group = Mapping[str, tuple[Any, Any]]

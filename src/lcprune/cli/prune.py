@@ -23,7 +23,7 @@ def prune(
     backend: o.Backend = "eager",
     latency_table: o.LatencyTable = None,
     method: o.Method = "lcp",
-    epochs: Annotated[int, typer.Option(min=0, help="Tune the result for so many epochs.", rich_help_panel=o.RUN)] = 0,
+    epochs: Annotated[int, o.run_option(min=0, help="Tune the result for so many epochs.")] = 0,
     seed: o.Seed = 0,
     asynchronous: o.Asynchronous = False,
 ) -> None:
@@ -69,16 +69,13 @@ def pareto(
     latency_table: o.LatencyTable = None,
     learn: Annotated[
         str,
-        typer.Option(
+        o.method_option(
             help="'sweep': one search shared by all limits; 'tightest': learned at the tightest, used for all; "
-            "'each': a search per limit.",
-            rich_help_panel=o.SEARCH,
+            "'each': a search per limit."
         ),
     ] = "sweep",
     methods: o.Methods = o.THREE_METHODS,
-    epochs: Annotated[
-        int, typer.Option(min=0, help="Tune every network for so many epochs.", rich_help_panel=o.RUN)
-    ] = 0,
+    epochs: Annotated[int, o.run_option(min=0, help="Tune every network for so many epochs.")] = 0,
     seed: o.Seed = 0,
     asynchronous: o.Asynchronous = False,
 ) -> None:

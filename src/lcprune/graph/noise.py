@@ -18,7 +18,7 @@ def same_random_numbers() -> Iterator[None]:
     """Seed the generators of torch, NumPy and Python for a block, then put them back where they were."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # not `torch.manual_seed`: those of GPUs are not put back
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         try:

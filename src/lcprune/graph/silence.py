@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_iter, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_iter, tree_map_only, tree_unflatten
 
 from lcprune.copies import named_tensors
 from lcprune.graph.label_pass import LabelPass
@@ -60,18 +60,14 @@ class Numbers(LabelPass):
         return out
 
     def after(self, call: Call, out: Any) -> None:
-        if isinstance(out, Tensor) and out.is_floating_point() and torch.finfo(out.dtype).eps > self._eps:
-            self.least = out.dtype
+        if isinstance(out, Tensor) and out.is_floating_point() and out.dtype != self.least:
+            self.least = max(self.least, out.dtype, key=lambda dtype: torch.finfo(dtype).eps)
         if not call.tensors or call.name == "aten::lift_fresh" or all(map(_is_written, call.tensors)):
             for tensor in tree_iter(out):
                 if isinstance(tensor, Tensor):
                     setattr(tensor, _WRITTEN, True)
         if torch.Tag.pointwise in call.func.tags:
-            self.used.append((call.name, [_number(value) for value in tree_leaves((call.args, call.kwargs))]))
-
-    @property
-    def _eps(self) -> float:
-        return torch.finfo(self.least).eps
+            self.used.append((call.name, [_number(value) for value in call.leaves]))
 
 
 class Silence(Numbers):
@@ -124,19 +120,18 @@ class Silence(Numbers):
         if torch.Tag.pointwise not in call.func.tags or place >= len(self.numbers) or self.own & set(self.stack):
             return call
         name, numbers = self.numbers[place]
-        values, spec = tree_flatten((call.args, call.kwargs))
-        if name != call.name or len(numbers) != len(values):
+        if name != call.name or len(numbers) != len(call.leaves):
             return call
-        changed = False
-        for position, (value, new) in enumerate(zip(values, numbers, strict=True)):
-            old = _number(value)
-            if old is None or new is None or old == new:
-                continue
-            values[position] = torch.full_like(value, new) if isinstance(value, Tensor) else new
-            changed = True
+        olds = [_number(value) for value in call.leaves]
+        pairs = enumerate(zip(olds, numbers, strict=True))
+        changed = {place: new for place, (old, new) in pairs if old is not None and new is not None and old != new}
         if not changed:
             return call
         self.sized.add(self.module)
+        values, spec = tree_flatten((call.args, call.kwargs))
+        for position, new in changed.items():
+            value = values[position]
+            values[position] = torch.full_like(value, new) if isinstance(value, Tensor) else new
         args, kwargs = tree_unflatten(values, spec)
         return Call(call.func, args, kwargs, self.labels_of)
 
@@ -181,17 +176,16 @@ class Silence(Numbers):
             space_only: a convolution: only channels that are laid along its space (ECA).
         """
 
-        def kept(tensor: Tensor) -> dict[int, Tensor]:
-            found = self._kept(tensor)
-            if space_only:
-                found = {dim: index for dim, index in found.items() if dim > 1 and tensor is call.tensors[0]}
-            return found
-
-        if not any(kept(tensor) for tensor in call.tensors):
+        x = call.tensors[0]
+        if space_only:
+            kept = {id(x): {dim: index for dim, index in self._kept(x).items() if dim > 1}}
+        else:
+            kept = {id(tensor): self._kept(tensor) for tensor in call.tensors}
+        if not any(kept.values()):
             return
 
         def shorten(tensor: Tensor) -> Tensor:
-            for dim, index in kept(tensor).items():
+            for dim, index in kept.get(id(tensor), {}).items():
                 tensor = tensor.index_select(dim, index)
             return tensor
 
@@ -199,7 +193,7 @@ class Silence(Numbers):
         small = call.func(*_resized(call, args), **kwargs)
         first, first_small = (out, small) if isinstance(out, Tensor) else (out[0], small[0])
         before = first.clone()
-        x, index = call.tensors[0], kept(call.tensors[0])
+        index = kept[id(x)]
         if first.shape == x.shape:  # normalisation: same places
             target = first
             if len(index) == 1:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_iter
 
 from lcprune.graph.labels import Labels
 
@@ -31,7 +30,8 @@ class Call:
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], labels_of: Callable[[Tensor], Labels]
     ) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
-        self.tensors = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
+        self.leaves = list(_flat((*args, *kwargs.values())))
+        self.tensors = [value for value in self.leaves if isinstance(value, Tensor)]
         self.labels = [labels_of(tensor) for tensor in self.tensors]
         self.labels_of = labels_of
         self.labelled = any(labels.layers for labels in self.labels)
@@ -59,9 +59,18 @@ class Call:
         return tensor
 
 
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """The arguments of an operator, those in lists one by one; pytree's own way takes longer than most operators."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
 def plain_arguments(call: Call) -> Any:
     """All arguments but the tensors."""
-    return [value for value in tree_iter((call.args, call.kwargs)) if not isinstance(value, Tensor)]
+    return [value for value in call.leaves if not isinstance(value, Tensor)]
 
 
 def no_arguments(call: Call) -> Any:
