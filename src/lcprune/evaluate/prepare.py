@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MEASURED = 1000  # images, at most, that moments are measured on
 _PART = 100
-STATISTICS = 512  # images, at most, that new statistics are taken from
+STATISTICS = 128  # images, at most, that new statistics are taken from
 
 
 class Preparation:

@@ -17,8 +17,11 @@ from lcprune.graph.rules import Call
 def same_random_numbers() -> Iterator[None]:
     """Seed the generators of torch, NumPy and Python for a block, then put them back where they were."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # not `torch.manual_seed`: those of GPUs are not put back
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` also wakes GPUs that nobody uses
+        if gpus:
+            torch.cuda.manual_seed_all(0)
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         try:
