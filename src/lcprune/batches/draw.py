@@ -75,7 +75,9 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     try:
         iter(data)
     except TypeError:
-        raise DataError(f"data must be an iterable of (input, target) or input batches, not {type(data).__name__}") from None
+        raise DataError(
+            f"data must be an iterable of (input, target) or input batches, not {type(data).__name__}"
+        ) from None
     rng = np.random.default_rng(seed)
     if _indexable(data):
         data = _subset(data, images, rng)
