@@ -1,6 +1,6 @@
 """Which objective of the search gives better networks after tuning, on digits.
 
-    python benchmarks/objective.py           # about 50 minutes on two cores; writes results/objective.json
+    python benchmarks/objective.py           # some 40 minutes on two cores; writes results/objective.json
 
 Four networks, three seeds, limits of 70 to 10 % of the MACs. Each network is cut by naive and uniform pruning and by
 LcP, whose search judges candidates as they were cut ("plain", the paper's objective), with new batch-norm statistics
