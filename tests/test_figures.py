@@ -122,6 +122,18 @@ def test_objectives_after_tuning() -> None:
     assert ("repaired" in objective.measured(rows)) != ("from before candidates could be repaired" in page)
 
 
+def test_a_search_after_repair_stands_beside_the_others_once_all_rows_have_it() -> None:
+    import objective
+
+    rows = record("results/objective.json")["rows"]
+    older, *others = ({name: value for name, value in entry.items() if name != "repaired"} for entry in rows)
+    newer = [{**entry, "repaired": entry["plain"]} for entry in (older, *others)]
+    assert " repaired " not in objective.table([older, *newer[1:]])[0]
+    head, _, *lines = objective.table(newer)
+    assert "| repaired | repaired - plain | repaired - naive |" in head
+    assert all("+0.000 [+0.000, +0.000], 0 of " in line for line in lines)
+
+
 def test_searches() -> None:
     import search_tables
 
