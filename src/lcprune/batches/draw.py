@@ -76,7 +76,7 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
         iter(data)
     except TypeError:
         raise DataError(
-            f"data must be an iterable of (input, target) or input batches, not {type(data).__name__}"
+            f"data must be an iterable of (input, target) batches or inputs alone, not {type(data).__name__}"
         ) from None
     rng = np.random.default_rng(seed)
     if _indexable(data):
@@ -172,7 +172,7 @@ def _samples(batch: Any) -> _Rows:
     if isinstance(batch, (torch.Tensor, dict)):
         batch = batch, ()  # inputs alone
     if not isinstance(batch, (tuple, list, Batch)) or len(tuple(batch)) != 2:
-        raise DataError(f"data must give (input, target) or input batches, not {type(batch).__name__}")
+        raise DataError(f"data must give (input, target) batches or inputs alone, not {type(batch).__name__}")
     pair = pytree.tree_map(_tensor, tuple(batch))
     sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(pair) if leaf.ndim}
     if len(sizes) != 1 or any(leaf.ndim == 0 for leaf in pytree.tree_leaves(pair)):
