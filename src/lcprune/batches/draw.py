@@ -76,7 +76,7 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
         iter(data)
     except TypeError:
         raise DataError(
-            f"data must be an iterable of (input, target) batches or inputs alone, not {type(data).__name__}"
+            f"data must be an iterable of (input, target) or input batches, not {type(data).__name__}"
         ) from None
     rng = np.random.default_rng(seed)
     if _indexable(data):
