@@ -82,7 +82,7 @@ def overhead(candidates: int) -> dict[str, Any]:
     images, labels, *_ = digit_networks.digits()
     model = digit_networks.plain(width=32).eval()
     graph = lcprune.trace(model, images[:1])
-    evaluation = lcprune.Evaluation([(images[:1], labels[:1])], images=1)
+    evaluation = lcprune.Evaluation([(images[:1], labels[:1])], images=1, after="cut")
 
     def spent(engine: Any, total: int) -> np.ndarray:
         """Candidates, seconds of the search, and seconds that this process was busy."""
@@ -138,7 +138,7 @@ def quality(seeds: int, images: int, numbers: Sequence[int]) -> list[dict[str, A
     model = digit_networks.residual(width=16)
     digit_networks.train(model, pictures, labels, epochs=10, seed=0)
     graph = lcprune.trace(model.eval(), pictures[:2])
-    evaluation = lcprune.Evaluation(digit_networks.batches(pictures, labels, 64), images=images)
+    evaluation = lcprune.Evaluation(digit_networks.batches(pictures, labels, 64), images=images, after="cut")
     rows = []
     for workers in numbers:
         kinds = {"together": Search(), "asynchronous": Search(asynchronous=True)}

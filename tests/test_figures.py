@@ -118,9 +118,20 @@ def test_objectives_after_tuning() -> None:
     assert f"give the better tuned network in {lower(at_chance, 'recalibrated', 'plain')} cases" in page
     assert f"it is lower in {lower(rows, 'plain', 'naive').replace('of', 'of all')} cases" in page
     assert f"new statistics in {lower(rows, 'uniform', 'recalibrated').replace('of', 'of all')} cases" in page
-    others = [entry for entry in rows if entry["auto"] and not entry["chance"]]
-    assert all(entry["auto"] for entry in at_chance)
-    assert f"in all of the {len(at_chance)} cases and in {len(others)} others" in page
+    # Until the benchmark has run again, the page says that the search after repair is not among them.
+    assert ("repaired" in objective.measured(rows)) != ("from before candidates could be repaired" in page)
+
+
+def test_a_search_after_repair_stands_beside_the_others_once_all_rows_have_it() -> None:
+    import objective
+
+    rows = record("results/objective.json")["rows"]
+    older, *others = ({name: value for name, value in entry.items() if name != "repaired"} for entry in rows)
+    newer = [{**entry, "repaired": entry["plain"]} for entry in (older, *others)]
+    assert " repaired " not in objective.table([older, *newer[1:]])[0]
+    head, _, *lines = objective.table(newer)
+    assert "| repaired | repaired - plain | repaired - naive |" in head
+    assert all("+0.000 [+0.000, +0.000], 0 of " in line for line in lines)
 
 
 def test_searches() -> None:

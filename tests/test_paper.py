@@ -107,6 +107,12 @@ def test_tuning_cells_run_in_fleets_and_say_so(carried: Path) -> None:
     assert sorted(one["fleet"] for one in about) == [2, 2, 3, 3, 3, 3, 3, 3]
     (row,) = json.loads((carried / NET / "objective/50/naive/records/objective.json").read_text())
     assert row["fleet"] == 3 and 0 < row["seconds"]["step1"] < row["seconds"]["step3"]
+    told = ("loss", "distance", "accuracy")
+    judged = {f"{after} {what}" for after in ("cut", "recalibrated", "repaired", "mended") for what in told}
+    assert {*judged, "repaired squares", "mended_val_accuracy"} <= {name for name in row if row[name] is not None}
+    assert {*objectives.OBJECTIVES} >= {name for name in objectives.objectives_of([row]) if "step" not in name}
+    older = {name: value for name, value in row.items() if not name.startswith(("repaired", "mended"))}
+    assert "repaired loss" not in objectives.objectives_of([row, older]), "of some selections alone"
     plain = [json.loads((carried / NET / f"tune/{name}-50/1/done.json").read_text()) for name in ("naive", "sweep")]
     assert [one["fleet"] for one in plain] == [2, 2], "one network, one recipe"
     distilled = json.loads((carried / NET / "best/naive-long-distilled/1/done.json").read_text())

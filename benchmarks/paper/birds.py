@@ -124,15 +124,15 @@ class Bench:
     def cuts(self, cell: Cell, run: RunFolder) -> Summary:
         """One search at the limit; the networks judged on validation images."""
         scale, limit = self.scale, self.scale.limit
-        anew = cell.options.get("recalibrate", False)
+        after = cell.options.get("after", "cut")
         settings = lcprune.Search(pool=scale.pool, iterations=scale.iterations)
-        judged = {"images": scale.images, "precision": self.precision, "recalibrate": anew}
+        judged = {"images": scale.images, "precision": self.precision, "after": after}
         found = lcprune.pareto(
             self.graph,
             repair="none",
             data=lcprune.Evaluation(self._images(cell.trial), **judged),
             macs=[limit],
-            methods=[lcprune.LcP(settings), *(() if anew else ("naive", "uniform"))],
+            methods=[lcprune.LcP(settings), *(("naive", "uniform") if after == "cut" else ())],
             learn="each",
             multiple_of=1,
             seed=cell.trial,

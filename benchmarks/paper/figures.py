@@ -139,7 +139,7 @@ def figure_objectives(store: Store) -> Made:
     rows = store.rows("objective")
     if not rows:
         return None
-    wanted = ("cut loss", "recalibrated loss", "recalibrated distance")
+    wanted = ("cut loss", "recalibrated loss", "recalibrated distance", "repaired loss", "repaired squares")
     shown = [n for n in objectives.objectives_of(rows) if n in wanted or (n.startswith("step") and n.endswith("loss"))]
     log = {"type": "log", "nice": False, "padding": 8}
     ticks = {"tickCount": 4, "format": "~g", "grid": False}

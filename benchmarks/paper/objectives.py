@@ -5,9 +5,11 @@
 
 Selections of one size: naive, uniform, LcP's, candidates that its search met, and random compensations of several
 spreads. Of each: the loss and the distance to the full network's outputs on training images that no search saw,
-right after the cut, after new batch-norm statistics, and after a few steps of tuning; and the validation loss and
+right after the cut, after new batch-norm statistics, after the quick repair that searches give their candidates
+("repaired"), after the repair that users get ("mended"), and after a few steps of tuning; and the validation loss and
 accuracy after a brief tuning. What an objective is worth is its rank correlation with the latter. Selections are tuned
-in fleets: the price of a few steps is the fleet's time divided by its members.
+in fleets: the price of a few steps is the fleet's time divided by its members. The moments that quick repairs need are
+measured once for all selections, and are in nobody's price.
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ from torch.nn import functional
 
 import lcprune
 from lcprune import tune
+from lcprune.batches import Batch, draw
+from lcprune.evaluate import FromWhole
+from lcprune.evaluate.prepare import Preparation
+from lcprune.repairs import mend
+from lcprune.repairs.distance import spread_of
 from lcprune.search import Space, read_records
 from lcprune.select import Limits, Ranking
 
@@ -36,12 +43,18 @@ if TYPE_CHECKING:
 
 # The searches draw their images with the seeds 1, 2, 3: these are others, so that no selection was fitted to them.
 _IMAGES_SEED = 0
+_REPAIR_SEED = 4  # of yet others
 
 OBJECTIVES = {
     "cut loss": "loss difference (the paper's)",
     "cut distance": "distance to the full network's outputs",
     "recalibrated loss": "loss difference after new batch-norm statistics",
     "recalibrated distance": "distance after new batch-norm statistics",
+    "repaired loss": "loss after quick repair (the library's)",
+    "repaired distance": "distance after quick repair",
+    "repaired squares": "squared distance after quick repair (the library's, without labels)",
+    "mended loss": "loss after the whole repair",
+    "mended accuracy": "accuracy after the whole repair",
     "step loss": "loss after {} steps of tuning",
     "step distance": "distance after {} steps of tuning",
     "removed": "metric of what was removed",
@@ -108,10 +121,13 @@ def study(bench: Bench, cells: Sequence[Cell], deadline: float) -> list[Found] |
     batches = list(bench.images(_IMAGES_SEED, bench.device))
     with torch.no_grad():
         taught = [full(images) for images, _ in batches]
+    quick = Preparation(
+        bench.graph(cells[0].network), [Batch(*batch, len(batch[1])) for batch in batches], lcprune.Evaluation()
+    )
     rows = []
     for cell, plan in zip(cells, plans, strict=True):
         row = bench.row(cell, cell.options["selection"], cell.options["limit"], "macs", plan)
-        rows.append(row | _before_tuning(bench, cell, plan, batches, taught) | {"fleet": len(cells)})
+        rows.append(row | _before_tuning(bench, cell, plan, batches, taught, quick) | {"fleet": len(cells)})
     clock = _Clock(len(cells))
 
     def look(step: int) -> Callable[[list[nn.Module]], None]:
@@ -167,6 +183,7 @@ def _before_tuning(
     plan: lcprune.Plan,
     batches: Sequence[tuple[torch.Tensor, torch.Tensor]],
     taught: Sequence[torch.Tensor],
+    quick: Preparation,
 ) -> dict[str, Any]:
     """Objectives that need no tuning, with the seconds that each takes."""
     graph, full = bench.graph(cell.network), bench.network(cell.network)
@@ -183,7 +200,19 @@ def _before_tuning(
     tune.recalibrate(model, bench.dataset, bench.scale.images, seed=_IMAGES_SEED, device=bench.device)
     row |= {f"recalibrated {key}": value for key, value in _look(model, batches, taught).items()}
     seconds["recalibrated"] = round(time.perf_counter() - started, 3)
-    return row
+    started = time.perf_counter()
+    model = plan.apply(full)
+    quick(model, plan)
+    row |= {f"repaired {key}": value for key, value in _look(model, batches, taught).items()}
+    seconds["repaired"] = round(time.perf_counter() - started, 3)
+    row["repaired squares"] = _squares(model, batches, taught)
+    started = time.perf_counter()
+    # Repaired with other images than those that it is judged on: a refit learns its images by heart.
+    samples = draw(bench.images(_REPAIR_SEED), bench.scale.images, _REPAIR_SEED)
+    model, done = mend(full, plan, plan.apply(full).eval(), samples, progress=False)
+    row |= {f"mended {key}": value for key, value in _look(model, batches, taught).items()}
+    seconds["mended"] = round(time.perf_counter() - started, 3)
+    return row | bench.judge(model, "val", "mended_val_") | {"repair": done.how}
 
 
 @torch.no_grad()
@@ -206,6 +235,19 @@ def _look(
     }
 
 
+@torch.no_grad()
+def _squares(
+    model: nn.Module, batches: Sequence[tuple[torch.Tensor, torch.Tensor]], taught: Sequence[torch.Tensor]
+) -> float | None:
+    """What a search without labels minimises: squared differences from the full network's outputs."""
+    answers = torch.cat([*taught])
+    apart = FromWhole((float(spread_of(answers)) / len(answers),))
+    both = zip(batches, taught, strict=True)
+    sums = [len(labels) * float(apart(model(images), (known,))) for (images, labels), known in both]
+    value = sum(sums) / len(answers)
+    return value if math.isfinite(value) else None
+
+
 # -- what it shows -----------------------------------------------------------------------------------------
 
 
@@ -216,17 +258,17 @@ def value_of(row: Mapping[str, Any], objective: str) -> float:
         return math.inf
     if objective in ("cut loss", "recalibrated loss") and row.get("full loss") is not None:
         return abs(value - row["full loss"])
-    return -float(value) if objective == "params" else float(value)
+    return -float(value) if objective in ("params", "mended accuracy") else float(value)
 
 
 def objectives_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The objectives that were measured, with words for them."""
+    """The objectives that were measured of all these selections, with words for them."""
     steps = sorted({int(key[4:].split()[0]) for row in rows for key in row if key.startswith("step") and " " in key})
     found = {}
     for name, words in OBJECTIVES.items():
         if name.startswith("step "):
             found.update({f"step{step} {name[5:]}": words.format(step) for step in steps})
-        elif any(name in row for row in rows):
+        elif rows and all(name in row for row in rows):
             found[name] = words
     return found
 

@@ -175,7 +175,7 @@ def frontier(bench: Bench, cell: Cell, run: RunFolder, deadline: float) -> Summa
     resource, metric = options.get("resource", "macs"), options.get("metric", "l2")
     limits: list[float] = options["limits"]
     settings = dict(options.get("search", {}))
-    judged = {"recalibrate": settings.pop("recalibrate", False)}
+    judged = {"after": settings.pop("after", "cut")}
     search, evaluation = bench.search(**settings), bench.evaluation(bench.images(cell.trial), **judged)
     found = lcprune.pareto(
         bench.graph(cell.network),

@@ -57,9 +57,11 @@ def prune(
         method: one of `lcprune.methods()`, or an object with settings of its own: `lcprune.LcP(search=...)`,
             `lcprune.Schedule({"layer1.*": 0.5})`, `lcprune.baselines.Amc(episodes=200)`.
         metric: one of `lcprune.metrics()`, or a function `graph -> scores`.
-        data: iterable of (input, target) batches, for methods and metrics that need it, or an `Evaluation` that also
-            says with which loss, how many images and in which precision networks are judged. Methods that train use
-            the whole set behind it, if it has one from `lcprune.data`.
+        data: iterable of (input, target) batches, or of inputs alone, for repair and for methods and metrics that need
+            it; or an `Evaluation` that also says after what, with which loss, by how many images and in which precision
+            networks are judged. Without targets, candidates are judged by how close they are to the whole network;
+            methods that train and metrics that use the loss need targets. Methods that train use the whole set behind
+            the batches, if it has one from `lcprune.data`.
         repair: what is done to the cut network where there is data, without labels or training: "auto" for what comes
             closest to the whole network, or one of "none", "statistics", "stand-ins", "refit", "distil"; see
             `lcprune.repair`.

@@ -126,7 +126,7 @@ def pareto(
     Args:
         model: the trained network, left untouched; or what `lcprune.trace` gave for it.
         example_inputs: a tensor, or a tuple of them, that the network can be called with; none with a traced graph.
-        data: iterable of (input, target) batches, or an `Evaluation`.
+        data: iterable of (input, target) batches, or of inputs alone, or an `Evaluation`.
         macs: limits, each as in `prune`.
         params: limits, instead of `macs` or beside it (as many).
         latency: limits, likewise, or a `Latency` that has a list of them; each network is held to its own.

@@ -82,7 +82,7 @@ def set_up(
     job, how = Job.of(run), Evaluation.of(data)
     for method in methods:
         if method.needs_data and how.data is None:
-            raise DataError(f"method {method.name!r} needs data=, an iterable of (input, target) batches")
+            raise DataError(f"method {method.name!r} needs data=, an iterable of (input, target) or input batches")
     engine = make_engine(job.engine)
     graph = _graph(model, example_inputs)
     width = width_of(graph, multiple_of)

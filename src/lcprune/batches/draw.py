@@ -1,4 +1,4 @@
-"""Drawing the search's images: once, with the run's seed, from any iterable of (input, target) batches."""
+"""Drawing the search's images: once, with the run's seed, from any iterable of (input, target) or input batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Batch:
 
     Attributes:
         inputs: a tensor, or a tuple or dict of tensors that the network is called with.
-        target: whatever the loss takes as its second argument.
+        target: whatever the loss takes as its second argument; () where there are inputs alone.
         size: number of images.
     """
 
@@ -62,12 +62,12 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     once, from beginning to end, keeping a reservoir.
 
     Args:
-        data: iterable of (input, target) batches.
+        data: iterable of (input, target) batches, or of inputs alone: a tensor or a dict of them.
         images: how many; all there are if the data holds fewer.
         seed: of the draw.
 
     Returns:
-        (input, target) pairs of single images.
+        (input, target) pairs of single images; the target of inputs alone is ().
 
     Raises:
         DataError: there is nothing to draw, or a batch is not a pair of tensors (or nests of them).
@@ -75,7 +75,9 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     try:
         iter(data)
     except TypeError:
-        raise DataError(f"data must be an iterable of (input, target) batches, not {type(data).__name__}") from None
+        raise DataError(
+            f"data must be an iterable of (input, target) or input batches, not {type(data).__name__}"
+        ) from None
     rng = np.random.default_rng(seed)
     if _indexable(data):
         data = _subset(data, images, rng)
@@ -170,7 +172,7 @@ def _samples(batch: Any) -> _Rows:
     if isinstance(batch, (torch.Tensor, dict)):
         batch = batch, ()  # inputs alone
     if not isinstance(batch, (tuple, list, Batch)) or len(tuple(batch)) != 2:
-        raise DataError(f"data must give (input, target) batches, not {type(batch).__name__}")
+        raise DataError(f"data must give (input, target) batches or inputs alone, not {type(batch).__name__}")
     pair = pytree.tree_map(_tensor, tuple(batch))
     sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(pair) if leaf.ndim}
     if len(sizes) != 1 or any(leaf.ndim == 0 for leaf in pytree.tree_leaves(pair)):

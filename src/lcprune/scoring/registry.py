@@ -23,7 +23,8 @@ class Context:
     """What a metric may use beside the graph.
 
     Attributes:
-        data: batches of (input, target), read once; an input is a tensor, or a tuple or dict of them.
+        data: batches of (input, target), read once; an input is a tensor, or a tuple or dict of them. In a pruning
+            whose data are inputs alone, every target is () and the loss refuses it.
         loss_fn: (output, target) -> mean loss of the batch.
         seed: for metrics that draw.
         progress: whether to show a bar.
