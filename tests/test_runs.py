@@ -7,7 +7,6 @@ import logging
 
 import pytest
 
-import lcprune
 from lcprune.errors import ConfigError
 from lcprune.runs import Interrupted, RunFolder, default_folder
 
@@ -78,9 +77,3 @@ def test_only_the_first_of_several_processes_writes(tmp_path, monkeypatch):
 def test_default_folders_are_named_for_the_job():
     assert default_folder("prune", "torchvision:resnet50").name.startswith("prune-torchvision-resnet50-")
     assert default_folder("prune", "some/where/my_net.py:build").name.startswith("prune-my_net.py-build-")
-
-
-@pytest.mark.parametrize("use", [RunFolder.open, lcprune.Job])
-def test_a_url_is_not_taken_for_a_folder(use) -> None:
-    with pytest.raises(ConfigError, match="s3://bucket/run is not on this machine"):
-        use("s3://bucket/run")

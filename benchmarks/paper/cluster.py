@@ -5,13 +5,15 @@
 
 The cells, their folders and what they record are those of `run.py`, which does the same on one machine and against the
 clock. Here cells whose machine dies are begun again elsewhere and go on from what they had written. Every machine needs
-this checkout, the data and the folder of `--out` at the same path.
+this checkout, and the data, at the same path.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
 
 from lcprune.engine import RayEngine  # noqa: E402
+from lcprune.mirror import Mirror  # noqa: E402
 from paper.cells import DONE, Cell, chosen, registry  # noqa: E402
 from paper.scale import PAPER, TINY  # noqa: E402
 
@@ -31,10 +34,11 @@ def main() -> None:
     failed = 0
     with RayEngine(options.address, options.workers) as engine:
         options.out.mkdir(parents=True, exist_ok=True)
-        given = (str(BENCHMARKS), options.data, options.out.resolve(), options.tiny, options.precision)
+        desk = engine.desk(options.out)
+        given = (str(BENCHMARKS), options.data, options.tiny, options.precision)
         while wave := ready(cells, options.out):
             names = [cell.name for cell in wave]
-            items = [(given, cell.name) for cell in wave]
+            items = [(given, desk, cell.name, tuple(cell.needs)) for cell in wave]
             for index, finished in engine.map(
                 work, items, names=names, gpus=options.gpus, title="cells", progress=True
             ):
@@ -54,9 +58,9 @@ def ready(cells: list[Cell], out: Path) -> list[Cell]:
     return [cell for cell in cells if not done(cell.name) and all(map(done, cell.needs))]
 
 
-def work(item: tuple[tuple[str, str, Path, bool, str], str]) -> bool:
-    """In a task: do one cell, in the folder of `--out`."""
-    (benchmarks, spec, out, tiny, precision), name = item
+def work(item: tuple[tuple[str, str, bool, str], Any, str, tuple[str, ...]]) -> bool:
+    """In a task: do one cell, in a folder that is mirrored into the one of `--out`."""
+    (benchmarks, spec, tiny, precision), desk, name, needs = item
     if benchmarks not in sys.path:
         sys.path.insert(0, benchmarks)
     # Imported, not sent along: so a process keeps data and networks from one cell to the next.
@@ -64,16 +68,22 @@ def work(item: tuple[tuple[str, str, Path, bool, str], str]) -> bool:
     from paper.cells import registry
     from paper.scale import PAPER, TINY
 
-    bench = cluster.bench(spec, out, tiny, precision)
-    return bool(bench.run(registry(TINY if tiny else PAPER)[name]))
+    bench = cluster.bench(spec, tiny, precision)
+    for need in needs:
+        desk.at(need).fetch(bench.out / need)
+    mirror = Mirror(bench.out / name, desk.at(name))
+    mirror.fetch()
+    with mirror:
+        return bool(bench.run(registry(TINY if tiny else PAPER)[name]))
 
 
 @cache
-def bench(spec: str, out: Path, tiny: bool, precision: str) -> Any:
+def bench(spec: str, tiny: bool, precision: str) -> Any:
     """What this process keeps between cells."""
     from lcprune.engine.worker import own_device
     from paper.work import Bench
 
+    out = Path(tempfile.gettempdir()) / f"lcprune-paper-{os.getpid()}"
     return Bench(spec, out, TINY if tiny else PAPER, str(own_device()), precision=precision)
 
 

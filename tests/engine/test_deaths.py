@@ -28,7 +28,7 @@ from lcprune.runs import RunFolder
 from lcprune.study import ORIGINAL, Network, NetworkJob, Study, run_jobs
 from lcprune.study.job import network_folder
 from lcprune.tune import fit, recipe
-from searching import searching
+from searching import searching_many
 
 SIGNALLED = Path(__file__).parents[1] / "signalled.py"
 # A dead machine refuses connections: Ray gives up on it after 0.7 s instead of 15 s. The timeout stays at Ray's 10 s,
@@ -139,8 +139,6 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
     dataset = load("digits")
     tuning = recipe("finetune", epochs=2, batch_size=64)
     network = Network("plain", plain.model, digits.example)
-    how = searching(digits.train, **{**SHORT, "together": 2})
-    method = how.pop("method")
 
     def frontier(folder, engine) -> None:
         with RunFolder.create(folder, "pareto", {}) as run, engine:
@@ -149,19 +147,17 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
             study.doomed = node.node_id
             points = lcprune.pareto(
                 plain.graph,
-                macs=[0.4, 0.5, 0.6],
-                methods=[method],
-                **how,
+                macs=[0.4, 0.6],
+                **searching_many(digits.train, **{**SHORT, "together": 2}),
                 progress=False,
                 run=lcprune.Job(run.file("search"), engine=engine),
             ).points
-            # Those that are tuned first: one on each machine.
             run_jobs(
-                study, [*(NetworkJob(p.method, {"macs": p.limit}, 0, p.plan) for p in points), NetworkJob(ORIGINAL)]
+                study, [NetworkJob(ORIGINAL), *(NetworkJob(p.method, {"macs": p.limit}, 0, p.plan) for p in points)]
             )
 
     def tuned_there() -> bool:
-        """A tuning on the second machine is some steps on, and has left a checkpoint."""
+        """A tuning on the second machine is some steps on, and its checkpoint has come over here."""
         entries = [line.split("|") for line in log.read_text().splitlines()] if log.exists() else []
         names = [name for name, where, _ in entries if where == node.node_id]
         files = [tmp_path / "there" / network_folder(n, 0) / "tuning" for n in names]
@@ -174,7 +170,7 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
         frontier(tmp_path / "there", RayEngine(workers=2))
     assert happened.is_set()
     assert rows(tmp_path / "here") == rows(tmp_path / "there")
-    assert len(rows(tmp_path / "there")) == 4
+    assert len(rows(tmp_path / "there")) == 7
     for folder in sorted((tmp_path / "here" / "networks").iterdir()):
         assert same_weights(folder, tmp_path / "there" / "networks" / folder.name)
     begun = [line.split("|") for line in log.read_text().splitlines()]
@@ -184,7 +180,6 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
 
 @pytest.mark.slow
 def test_the_process_that_leads_is_killed(cluster, tmp_path) -> None:
-    """One worker: every process that is started takes seconds. Two candidates are asked for together."""
     network = write_network(tmp_path)
     command = ["prune", network, "--data", "digits", "--macs", "50%", "--device", "cpu", "--quiet"]
     command += [
@@ -199,9 +194,9 @@ def test_the_process_that_leads_is_killed(cluster, tmp_path) -> None:
         "search.images=64",
     ]
     assert main([*command, "--set", "search.together=2", "--out", str(tmp_path / "here")]) == 0
+    cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20)
     there = tmp_path / "there"
-    command += ["--set", "search.together=2", "--engine", "ray", "--address", cluster.address, "--workers", "1"]
-    command += ["--out", str(there)]
+    command += ["--engine", "ray", "--address", cluster.address, "--workers", "2", "--out", str(there)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     killed = subprocess.run(
         [sys.executable, str(SIGNALLED), "SIGKILL", "search", "12", *command],

@@ -7,7 +7,6 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +16,7 @@ import torch
 
 from lcprune.engine.base import Engine, Item, Shared
 from lcprune.engine.crew import Crew
+from lcprune.engine.desk import Desk, DeskStore, wait_for
 from lcprune.engine.evaluator import CrewEvaluator
 from lcprune.engine.shares import default_workers, share
 from lcprune.engine.voices import LogListener
@@ -37,10 +37,7 @@ RETRIES = 3  # of a task whose process or machine died
 @dataclass(frozen=True, eq=False)
 class _Reference(Shared):
     def get(self) -> Any:
-        # In a thread of its own: while the main thread of a task waits, Ray gives its cores to the next task, and
-        # starts a process for it.
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(import_ray().get, self.value).result()
+        return wait_for(self.value)
 
 
 class RayEngine(Engine):
@@ -173,6 +170,16 @@ class RayEngine(Engine):
             self.ear.listen(now=True)
             for call in calls:  # somebody stopped early
                 ray.cancel(call, force=True)
+
+    def desk(self, folder: Path) -> DeskStore:
+        """A folder of this machine's disk that tasks can reach."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        ray = import_ray()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        kind: Any = ray.remote(Desk)
+        options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
+        return DeskStore(kind.options(**options).remote(str(folder.resolve())))
 
     def dismiss(self) -> None:
         """End the workers that judge candidates; they come back when they are needed."""

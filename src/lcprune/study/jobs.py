@@ -1,15 +1,14 @@
 """The networks of a study made elsewhere: each is one task on a machine of the cluster.
 
-A task works in the run folder, which every machine must see: one that is run again, because its machine died, goes on
-from the search records and the checkpoint that it had written. The last file, `outcome.json`, says that the network is
-complete, and holds its records; the study adds these in the order in which networks were asked for.
+A task works in a folder of its own that is mirrored into the run folder: one that is run again, because its machine
+died, goes on from the search records and the checkpoint that it had written. The last file, `outcome.json`, says that
+the network is complete, and holds its records; the study adds these in the order in which networks were asked for.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +19,10 @@ import torch
 
 from lcprune.engine import LocalEngine, RayEngine
 from lcprune.engine.worker import moved, own_device
-from lcprune.errors import EngineError, TuneError
+from lcprune.errors import TuneError
 from lcprune.files import write_json
-from lcprune.runs import CONFIG, RunFolder
+from lcprune.mirror import Mirror
+from lcprune.runs import RunFolder
 from lcprune.study.job import ORIGINAL, NetworkJob
 from lcprune.study.study import Study
 from lcprune.tune import fit_fleet
@@ -91,8 +91,8 @@ def _send(study: Study, engine: RayEngine, jobs: Sequence[NetworkJob]) -> None:
     if not wanted:
         results: Any = ()
     else:
-        packed, folder = engine.share(_pack(study)), study.run.path.resolve()
-        items = [(packed, folder, jobs[number]) for number in wanted]
+        packed, desk = engine.share(_pack(study)), engine.desk(study.run.path)
+        items = [(packed, desk.at(jobs[number].folder), jobs[number]) for number in wanted]
         names = [jobs[number].title for number in wanted]
         results = engine.map(_work, items, names=names, title="networks", progress=study.progress)
     recorded = _record(study, jobs, outcomes, 0)
@@ -131,25 +131,18 @@ def _moved(study: Study, device: torch.device) -> Study:
     return replace(study, network=replace(study.network, model=graph.model, example=example, run=None), graph=graph)
 
 
-def _work(item: tuple[Any, Path, NetworkJob]) -> dict[str, Any]:
-    """In a task: make one network in the run folder. Its records are returned: the study alone writes those."""
-    packed, folder, job = item
-    if not (folder / CONFIG).is_file():
-        raise EngineError(
-            f"{socket.gethostname()} does not see the run folder {folder}: "
-            "put it on a file system that all machines mount, and name it with --out"
-        )
-    outcome = _outcome(RunFolder(folder, "task", {}), job)
-    if outcome is not None:
-        return outcome
+def _work(item: tuple[Any, Any, NetworkJob]) -> dict[str, Any]:
+    """In a task: make one network, in a folder that is mirrored into the run folder."""
+    packed, store, job = item
     study = _moved(packed.get(), own_device())
     with tempfile.TemporaryDirectory(prefix="lcprune-") as temporary:
-        study.run = RunFolder(temporary, "task", {})
-        network = study.run.file(job.folder)
-        network.parent.mkdir()
-        (folder / job.folder).mkdir(parents=True, exist_ok=True)
-        network.symlink_to(folder / job.folder)
-        study.make(job)
-        outcome = {kind: study.run.records(kind) for kind in _KINDS}
-    write_json(folder / job.folder / OUTCOME, outcome)
+        study.run = RunFolder(Path(temporary), "task", {})
+        mirror = Mirror(study.run.file(job.folder), store)
+        mirror.fetch()
+        with mirror:
+            outcome = _outcome(study.run, job)
+            if outcome is None:
+                study.make(job)
+                outcome = {kind: study.run.records(kind) for kind in _KINDS}
+                write_json(study.run.file(job.folder, OUTCOME), outcome)
     return outcome
