@@ -40,14 +40,15 @@ from torch.nn.functional import cross_entropy
 import lcprune
 from lcprune import choosing, models
 from lcprune import data as datasets
-from lcprune.batches import Batch, collate, draw
+from lcprune.batches import Batch, arithmetic, collate, draw
 from lcprune.engine import LocalEngine
 from lcprune.evaluate import Evaluator, SlicingEvaluator, ZeroingEvaluator
+from lcprune.evaluate.evaluator import mean_loss
 from lcprune.evaluate.make import default_batch_size
 from lcprune.evaluate.switchboard import read_positions
 from lcprune.files import write_json
 from lcprune.latency.backends import device_name
-from lcprune.select import Kept, Limits, arithmetic, mean_loss
+from lcprune.select import Kept, Limits
 from lcprune.task import Task
 
 RESULTS = Path(__file__).parent / "results"
@@ -56,14 +57,14 @@ RESULTS = Path(__file__).parent / "results"
 class Rebuild(Evaluator):
     """Copy the network, cut the copy, run it."""
 
-    def compute(self, kept: Kept) -> float:
+    def compute(self, kept: Kept, rival: Any = None) -> tuple[float, tuple[float, ...]]:
         started = time.perf_counter()
         model = self.graph.plan(list(kept)).apply(copy.deepcopy(self.graph.model)).eval()
         started = self._timed("preparing", started)
         with arithmetic(), torch.inference_mode():
             value = float(mean_loss(model, self.batches, self.loss_fn))
         self._timed("evaluating", started)
-        return value
+        return value, ()
 
 
 class Mask(Evaluator):
@@ -88,14 +89,14 @@ class Mask(Evaluator):
 
         return multiply
 
-    def compute(self, kept: Kept) -> float:
+    def compute(self, kept: Kept, rival: Any = None) -> tuple[float, tuple[float, ...]]:
         started = time.perf_counter()
         self.flags[:-1] = torch.from_numpy(self._mask(kept)).to(self.flags)
         started = self._timed("preparing", started)
         with arithmetic(), torch.inference_mode():
             value = float(mean_loss(self.model, self.batches, self.loss_fn))
         self._timed("evaluating", started)
-        return value
+        return value, ()
 
 
 class Given(LocalEngine):
@@ -104,7 +105,7 @@ class Given(LocalEngine):
     def __init__(self, judge: Evaluator) -> None:
         self.judge = judge
 
-    def evaluator(self, graph: Any, samples: Any, how: lcprune.Evaluation) -> Evaluator:
+    def evaluator(self, graph: Any, samples: Any, how: lcprune.Evaluation, quick: Any = None) -> Evaluator:
         return self.judge
 
 

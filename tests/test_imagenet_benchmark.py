@@ -51,7 +51,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             "--cache",
             tmp_path / "cache",
         ]
-        words += ["--plans", tmp_path / "plans", "--out", tmp_path / "out.json", "--device", "cpu"]
+        words += ["--plans", tmp_path / "plans", "--out", tmp_path / "out.json", "--device", "cpu", "--limits", "70%"]
         monkeypatch.setattr(sys, "argv", ["imagenet.py", what, *map(str, words), *more])
         imagenet.main()
         return capsys.readouterr().out

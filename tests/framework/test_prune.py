@@ -196,7 +196,7 @@ def test_low_precision_ranks_and_float32_decides(plain, digits) -> None:
     settings = {"macs": 0.4, "progress": False}
     result = lcprune.prune(plain.graph, **searching(digits.train, **search), **settings)
     exact = lcprune.prune(plain.graph, method="naive", **settings)
-    drawn = [(x[None], y[None]) for x, y in lcprune.evaluate.draw(digits.train, 128, 0)]
+    drawn = [(x[None], y[None]) for x, y in draw(digits.train, 128, 0)]
     full = loss(plain.model, drawn)
     assert result.plan.meta["difference"] == pytest.approx(abs(loss(result.model.eval(), drawn) - full), rel=1e-3)
     assert result.plan.meta["naive_difference"] == pytest.approx(abs(loss(exact.model.eval(), drawn) - full), rel=1e-3)

@@ -10,8 +10,9 @@ from typing import Any
 
 from lcprune.engine.shares import Share
 from lcprune.engine.voices import LogListener
-from lcprune.engine.worker import Worker
+from lcprune.engine.worker import Answer, Worker
 from lcprune.errors import EngineError, first_line
+from lcprune.evaluate.race import Rival
 
 logger = logging.getLogger("lcprune")
 
@@ -27,6 +28,7 @@ class Request:
         case: reference of what it is judged with.
         selection: one bit per unit.
         exact: in true float32.
+        rival: judged only as long as it may still beat this one.
         attempts: how often it was begun.
         dropped: nobody waits for it any more.
     """
@@ -34,6 +36,7 @@ class Request:
     case: Any
     selection: bytes
     exact: bool = False
+    rival: Rival | None = None
     attempts: int = 0
     dropped: bool = False
 
@@ -67,7 +70,7 @@ class Crew:
         self._queue.append(request)
         self._dispatch()
 
-    def next(self) -> tuple[Request, tuple[float, float, float]]:
+    def next(self) -> tuple[Request, Answer]:
         """Wait for any candidate that was submitted; what `Worker.loss` gave for it.
 
         Raises:
@@ -121,11 +124,11 @@ class Crew:
         self._free.append(number)
         self._dispatch()
 
-    def _result(self, reference: Any, number: int, request: Request) -> tuple[float, float, float] | None:
+    def _result(self, reference: Any, number: int, request: Request) -> Answer | None:
         import ray
 
         try:
-            result: tuple[float, float, float] = ray.get(reference)
+            result: Answer = ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             self._free.append(number)  # the worker is well: judging raised something
             if isinstance(error.cause, Exception):
@@ -151,8 +154,8 @@ class Crew:
             number, request = self._free.popleft(), self._queue.popleft()
             request.attempts += 1
             # In a list, so that the worker fetches the case only if it does not hold it.
-            arguments = (f"worker {number}", self.ear.queue, [request.case], request.selection, request.exact)
-            call = self._actors[number].loss.remote(*arguments)
+            what = [request.case], request.selection, request.exact, request.rival
+            call = self._actors[number].loss.remote(f"worker {number}", self.ear.queue, *what)
             self._calls[call] = number, request
 
     def _warn_if_alone(self) -> None:

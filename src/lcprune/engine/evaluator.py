@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lcprune.engine.crew import Crew, Request
 from lcprune.evaluate import Evaluator
+from lcprune.evaluate.race import Parts, Rival
 from lcprune.search.judges import Judged
 from lcprune.select import Kept
 
@@ -42,14 +43,15 @@ class CrewEvaluator(Evaluator):
         # Their losses. They count as known when the first candidate of a selection is collected, so that `cached`
         # does not depend on who was faster.
         self._fresh: dict[bytes, float] = {}
+        self._rivals: dict[bytes, int] = {}  # of how many parts the rival was judged on
 
     def exactly(self) -> CrewEvaluator:
         """Judges the same images in true float32."""
         return CrewEvaluator(self.graph, self.loss_fn, self._crew, self._case, exact=True)
 
-    def submit(self, number: int, kept: Kept) -> None:
+    def submit(self, number: int, kept: Kept, rival: Rival | None = None) -> None:
         """Have a candidate judged; an equal selection is judged once."""
-        self._waiting[number] = self._ask(kept)
+        self._waiting[number] = self._ask(kept, rival)
 
     def collect(self, number: int | None) -> Judged:
         """Wait for a candidate, or for any."""
@@ -63,7 +65,9 @@ class CrewEvaluator(Evaluator):
         else:
             self.work.evaluations += 1
             self._known[selection] = self._fresh.pop(selection)
-        return Judged(done[0], self._known[selection], cached)
+            if self._rivals.pop(selection, 0) > len(self._parts[selection]):
+                self._stopped.add(selection)
+        return Judged(done[0], self._known[selection], cached, self._parts.get(selection, ()))
 
     def forget(self) -> None:
         """Drop what was submitted and not collected."""
@@ -73,24 +77,28 @@ class CrewEvaluator(Evaluator):
         self._asked.clear()
         self._fresh.clear()
 
-    def compute(self, kept: Kept) -> float:
-        selection = self._ask(kept)
+    def compute(self, kept: Kept, rival: Rival | None = None) -> tuple[float, Parts]:
+        selection = self._ask(kept, rival)
         while not self._is_judged(selection):
             self._finish_one()
-        return self._fresh.pop(selection) if selection in self._fresh else self._known[selection]
+        loss = self._fresh.pop(selection) if selection in self._fresh else self._known[selection]
+        return loss, self._parts.get(selection, ())
 
-    def _ask(self, kept: Kept) -> bytes:
+    def _ask(self, kept: Kept, rival: Rival | None) -> bytes:
         selection = self._key(kept)
         if not self._is_judged(selection) and selection not in self._asked:
             self._asked.add(selection)
-            self._crew().submit(Request(self._case, selection, self._exact))
+            if rival is not None:
+                self._rivals[selection] = len(rival.parts)
+            self._crew().submit(Request(self._case, selection, self._exact, rival))
         return selection
 
     def _is_judged(self, selection: bytes) -> bool:
         return selection in self._known or selection in self._fresh
 
     def _finish_one(self) -> None:
-        request, (loss, preparing, evaluating) = self._crew().next()
+        request, (loss, parts, preparing, evaluating) = self._crew().next()
+        self._parts[request.selection] = parts
         self.work.preparing += preparing
         self.work.evaluating += evaluating
         self._asked.discard(request.selection)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, call, loss_of
+from lcprune.evaluate.race import Parts, Rival
 from lcprune.select import Kept
 
 if TYPE_CHECKING:
@@ -63,27 +64,39 @@ class Evaluator(ABC):
         self.images = sum(batch.size for batch in self.batches)
         self.work = Work()
         self._known: dict[bytes, float] = {}
+        self._parts: dict[bytes, Parts] = {}
+        self._stopped: set[bytes] = set()
 
-    def loss(self, kept: Kept | Mapping[str, NDArray[np.int64]]) -> float:
+    def loss(self, kept: Kept | Mapping[str, NDArray[np.int64]], rival: Rival | None = None) -> float:
         """Mean loss of the network that keeps these units.
 
         Args:
             kept: sorted kept units of each group, in the order of `graph.groups`; or by name, missing groups
                 whole.
+            rival: judge it only as long as it may still beat this one; None judges it to the end.
 
         Returns:
-            The loss; inf if it is not finite.
+            The loss, or what it would be of one that stopped early; inf if it is not finite.
         """
         kept = self._in_order(kept)
         key = self._key(kept)
+        if rival is None and key in self._stopped:  # an estimate is good enough for races alone
+            self._stopped.discard(key)
+            del self._known[key]
         if key in self._known:
             self.work.hits += 1
             return self._known[key]
         self.work.evaluations += 1
-        value = self.compute(kept)
+        value, self._parts[key] = self.compute(kept, rival)
         value = value if math.isfinite(value) else math.inf
         self._known[key] = value
+        if rival is not None and len(self._parts[key]) < len(rival.parts):
+            self._stopped.add(key)
         return value
+
+    def parts(self, kept: Kept) -> Parts:
+        """Losses on the parts of the images that a selection was judged on here; none if it was not in parts."""
+        return self._parts.get(self._key(kept), ())
 
     def full_loss(self) -> float:
         """Loss of the network before pruning."""
@@ -93,17 +106,21 @@ class Evaluator(ABC):
         """Whether an equal selection has been computed."""
         return self._key(kept) in self._known
 
-    def remember(self, kept: Kept, loss: float) -> None:
-        """Take a loss from an earlier run as computed."""
-        self._known.setdefault(self._key(kept), loss)
+    def remember(self, kept: Kept, loss: float, parts: Parts = (), stopped: bool = False) -> None:
+        """Take a loss from an earlier run as computed, or as estimated when the candidate stopped early."""
+        key = self._key(kept)
+        self._known.setdefault(key, loss)
+        self._parts.setdefault(key, parts)
+        if stopped:
+            self._stopped.add(key)
 
     def exactly(self) -> Evaluator:
         """An evaluator of a handful of selections, in float32, where this one only ranks."""
         return self
 
     @abstractmethod
-    def compute(self, kept: Kept) -> float:
-        """The loss, whether it was computed before or not; `loss` is for everybody else."""
+    def compute(self, kept: Kept, rival: Rival | None = None) -> tuple[float, Parts]:
+        """The loss, and those of the parts of the images, whether it was computed before or not."""
 
     def _in_order(self, kept: Kept | Mapping[str, NDArray[np.int64]]) -> Kept:
         if isinstance(kept, Mapping):
@@ -133,10 +150,13 @@ def mean_loss(model: Callable[..., Any], batches: Sequence[Batch], loss_fn: Loss
     images = sum(batch.size for batch in batches)
     total: Any = 0.0
     for batch in batches:
-        output = call(model, batch.inputs)
-        output = pytree.tree_map_only(torch.Tensor, _at_least_float32, output)
-        total = total + loss_of(loss_fn, output, batch.target).double() * (batch.size / images)
+        total = total + loss_of(loss_fn, output_of(model, batch), batch.target).double() * (batch.size / images)
     return torch.as_tensor(total)
+
+
+def output_of(model: Callable[..., Any], batch: Batch) -> Any:
+    """What a network gives for a batch, in no less than float32."""
+    return pytree.tree_map_only(torch.Tensor, _at_least_float32, call(model, batch.inputs))
 
 
 def _at_least_float32(output: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ class Search:
         mutate: share of the layers that one mutation changes, at least one layer.
         algorithm: "evolution" (the paper's) or "random".
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
+        race: stop judging a candidate when it is surely too bad to become a parent (`lcprune.evaluate.race`).
         patience: stop after this many candidates without improvement; None judges them all.
         finalists: candidates judged again in fp32 where others are judged in less.
         together: candidates asked for together and told in the order asked, so that a search is reproducible for a
@@ -35,6 +36,7 @@ class Search:
     mutate: float = 0.1
     algorithm: str = "evolution"
     form: str = "shift"
+    race: bool = True
     patience: int | None = None
     finalists: int = 8
     together: int | None = None

@@ -4,39 +4,43 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from lcprune.evaluate.race import Parts, Rival
 from lcprune.select import Kept
 
 
 class Judged(NamedTuple):
-    """A candidate's number, its loss, and whether an equal selection had been judged before."""
+    """A candidate's number, its loss, whether an equal selection had been judged before, and its loss part by part."""
 
     number: int
     loss: float
     cached: bool
+    parts: Parts = ()
 
 
 class Judge(Protocol):
     """What the loop needs of an evaluator."""
 
-    def loss(self, kept: Kept) -> float: ...
+    def loss(self, kept: Kept, rival: Rival | None = None) -> float: ...
+
+    def parts(self, kept: Kept) -> Parts: ...
 
     def knows(self, kept: Kept) -> bool: ...
 
-    def remember(self, kept: Kept, loss: float) -> None: ...
+    def remember(self, kept: Kept, loss: float, parts: Parts = (), stopped: bool = False) -> None: ...
 
 
 @runtime_checkable
 class Judges(Protocol):
     """What the loop needs of evaluators that work at the same time."""
 
-    def submit(self, number: int, kept: Kept) -> None:
-        """Let a candidate be judged."""
+    def submit(self, number: int, kept: Kept, rival: Rival | None = None) -> None:
+        """Let a candidate be judged, as long as it may still beat a rival."""
 
     def collect(self, number: int | None) -> Judged:
         """Wait for a candidate, or for any if None, and take its loss."""
 
-    def remember(self, kept: Kept, loss: float) -> None:
-        """Take a loss from an earlier run as computed."""
+    def remember(self, kept: Kept, loss: float, parts: Parts = (), stopped: bool = False) -> None:
+        """Take a loss from an earlier run as computed, or as estimated when the candidate stopped early."""
 
     def forget(self) -> None:
         """Drop candidates that were submitted and not collected."""
@@ -47,19 +51,19 @@ class InTurn:
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge
-        self._waiting: dict[int, Kept] = {}
+        self._waiting: dict[int, tuple[Kept, Rival | None]] = {}
 
-    def submit(self, number: int, kept: Kept) -> None:
-        self._waiting[number] = kept
+    def submit(self, number: int, kept: Kept, rival: Rival | None = None) -> None:
+        self._waiting[number] = kept, rival
 
     def collect(self, number: int | None) -> Judged:
         number = next(iter(self._waiting)) if number is None else number
-        kept = self._waiting.pop(number)
+        kept, rival = self._waiting.pop(number)
         cached = self.judge.knows(kept)
-        return Judged(number, self.judge.loss(kept), cached)
+        return Judged(number, self.judge.loss(kept, rival), cached, self.judge.parts(kept))
 
-    def remember(self, kept: Kept, loss: float) -> None:
-        self.judge.remember(kept, loss)
+    def remember(self, kept: Kept, loss: float, parts: Parts = (), stopped: bool = False) -> None:
+        self.judge.remember(kept, loss, parts, stopped)
 
     def forget(self) -> None:
         self._waiting.clear()

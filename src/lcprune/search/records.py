@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Record:
         best: the lowest difference told so far.
         cached: whether an equal selection had been judged before; never of the first.
         seconds: time since the search began, earlier parts of a resumed one counted in.
+        parts: its loss on each few of the images that it was judged on (`lcprune.evaluate.race`), fewer than there are
+            if it stopped early; none where all images are judged in one go.
     """
 
     iteration: int
@@ -51,6 +53,7 @@ class Record:
     best: float
     cached: bool
     seconds: float
+    parts: list[float] = field(default_factory=list)
 
 
 class Records:
@@ -98,7 +101,7 @@ class Records:
     def append(self, record: Record) -> None:
         """Write one record."""
         if self._file is not None:
-            line = asdict(record)
+            line = asdict(record) | {"parts": [_to_json(part) for part in record.parts]}
             for name in _MAYBE_INFINITE:
                 line[name] = _to_json(line[name])
             self._write(line)
@@ -138,6 +141,7 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[Record], int]:
     for line in parsed[1:]:
         for name in _MAYBE_INFINITE:
             line[name] = math.inf if line[name] is None else line[name]
+        line["parts"] = [math.inf if part is None else part for part in line["parts"]]
     return parsed[0], [Record(**line) for line in parsed[1:]], whole
 
 
