@@ -47,9 +47,9 @@ class Found:
 
     @property
     def judged(self) -> float:
-        """Share of the images that candidates were judged on; less than 1 where some stopped early."""
-        most = len(self.history[0].parts)
-        return sum(len(record.parts) for record in self.history) / (most * len(self.history)) if most else 1.0
+        """Share of the images that candidates ran on, those aside that were looked up; 1 unless some stopped early."""
+        judged, most = [len(record.parts) for record in self.history if not record.cached], len(self.history[0].parts)
+        return sum(judged) / (most * len(judged)) if most else 1.0
 
 
 def objective(full_loss: float, loss: float, signed: bool = False) -> float:
