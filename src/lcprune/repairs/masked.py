@@ -90,15 +90,12 @@ class MaskedStandIns:
         model: the copy; weights of layers that nothing stands in for are not written.
         units: weight -> the flag of each of its input channels.
 
-    Attributes:
-        weights: names of the weights that it writes.
-
     Raises:
         PlanError: a layer needs stand-ins that masks cannot give.
     """
 
     def __init__(self, quick: QuickRepair, model: nn.Module, units: Mapping[str, NDArray[np.int64]]) -> None:
-        self._widths: dict[int, list[Any]] = {}
+        columns: dict[int, list[Any]] = {}
         entries = []
         for site in quick.sites:
             layer: Any = model.get_submodule(site.name)
@@ -108,10 +105,10 @@ class MaskedStandIns:
             own = torch.as_tensor(units[f"{site.name}.weight"])[:: site.columns.taps]
             shifts = can_shift(model, site)
             spread = second - torch.outer(mean, mean) if shifts else second
-            column = self._widths.setdefault(len(mean), [])
+            column = columns.setdefault(len(mean), [])
             entries.append((site, layer, shifts, len(mean), len(column)))
             column.append((own.to(mean.device), spread, second.diagonal(), mean))
-        self.widths = {size: _width(column) for size, column in self._widths.items()}
+        self._widths = {size: _width(column) for size, column in columns.items()}
         self._layers = []
         for site, layer, shifts, size, place in entries:
             whole = matrix(layer, site.columns.taps)[0].transpose(1, 2).contiguous().to(layer.weight.dtype)
@@ -119,12 +116,13 @@ class MaskedStandIns:
             bias = layer.bias.detach() if takes else None
             first = bias.double() if bias is not None else None
             assert site.cover is not None
-            self._layers.append(_Layer(layer.weight.detach(), bias, whole, first, site.cover, self.widths[size], place))
-        self.weights = {f"{site.name}.weight" for site in quick.sites}
+            self._layers.append(
+                _Layer(layer.weight.detach(), bias, whole, first, site.cover, self._widths[size], place)
+            )
 
     def solve(self, flags: Tensor) -> None:
         """Find the stand-ins of a selection: one flag per unit, and a last one for what always stays."""
-        for width in self.widths.values():
+        for width in self._widths.values():
             width.solve(flags)
 
     def write(self) -> None:

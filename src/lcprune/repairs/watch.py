@@ -89,6 +89,7 @@ class Watch(TorchDispatchMode):
         super().__exit__(*args)
         for handle in self._handles:
             handle.remove()
+        self._alive.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for value in tree_iter((args, kwargs)):
