@@ -122,6 +122,10 @@ class Evaluator(ABC):
     def compute(self, kept: Kept, rival: Rival | None = None) -> tuple[float, Parts]:
         """The loss, and those of the parts of the images, whether it was computed before or not."""
 
+    def is_whole(self, kept: Kept) -> bool:
+        """Whether a selection removes nothing: then it is judged as the network is, whatever candidates get before."""
+        return all(len(units) == group.size for units, group in zip(kept, self.graph.groups, strict=True))
+
     def _in_order(self, kept: Kept | Mapping[str, NDArray[np.int64]]) -> Kept:
         if isinstance(kept, Mapping):
             return [np.asarray(kept.get(group.name, np.arange(group.size))) for group in self.graph.groups]

@@ -80,7 +80,7 @@ class SlicingEvaluator(Evaluator):
         started = time.perf_counter()
         plan = self.graph.plan(list(kept))
         model = plan.apply(self.graph.model).eval()
-        if self.prepare is not None:
+        if self.prepare is not None and not self.is_whole(kept):
             self.prepare(model, plan)
         with arithmetic(), torch.inference_mode():
             fold_(model, self.pairs)

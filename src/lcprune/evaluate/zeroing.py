@@ -145,6 +145,8 @@ class ZeroingEvaluator(Evaluator):
 
     def _must_slice(self, kept: Kept) -> bool:
         mixing = self.graph.mixing
+        if self.preparation is not None and self.is_whole(kept):
+            return True
         return not self.exact or any(
             group.name in mixing and len(units) < group.size
             for group, units in zip(self.graph.groups, kept, strict=True)
