@@ -18,6 +18,11 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
+def copy_to_run(model: nn.Module) -> nn.Module:
+    """Another one with the same numbers, in evaluation mode: whatever a forward pass writes stays in it."""
+    return copy_with(model, lambda name, tensor: tensor.clone()).eval()
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """The network inside `DataParallel`, `DistributedDataParallel` and `torch.compile`."""
     while True:

@@ -17,6 +17,7 @@ from lcprune.batches import arithmetic, collate
 from lcprune.choosing import methods as registry
 from lcprune.compensations import LEARN, choose
 from lcprune.errors import ConfigError
+from lcprune.evaluate import CUT
 from lcprune.evaluate.evaluator import mean_loss
 from lcprune.framework import hold_choice
 from lcprune.graph import ChannelGraph
@@ -181,8 +182,9 @@ def _make(
     found = choose(setup.task, given, limits, learn, methods, setup.folder)
     task, graph = found.task, setup.task.graph
     # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
-    plain = replace(task.evaluation, after="cut", prepare=None)
-    judge = (replace(task, evaluation=plain) if task.evaluation.prepares else task).evaluator
+    samples, how = task.judged
+    plain = replace(how, after=CUT, prepare=None)
+    judge = task.engine.evaluator(graph, samples, plain) if how.prepares else task.evaluator
     judge = judge if judge.precision == "fp32" else judge.exactly()
     full_loss = judge.full_loss()
     points = []

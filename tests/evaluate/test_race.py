@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 import lcprune
 from lcprune.batches import collate, draw
 from lcprune.evaluate import Evaluation, make_evaluator
-from lcprune.evaluate.race import Rival, part_size
+from lcprune.evaluate.race import Rival, stage_size
 from searching import searching
 
 NOISE = np.random.default_rng(0).normal(0.5, 0.1, 64)
@@ -37,9 +37,9 @@ def test_equals_are_beaten_in_one_of_a_thousand_cases() -> None:
 
 @pytest.fixture(scope="module")
 def images(digits):
-    """Enough of them for eight parts."""
+    """Enough of them for eight stages."""
     samples = draw(digits.train, 1024, seed=0)
-    assert part_size(len(samples)) == 128
+    assert stage_size(len(samples)) == 128
     return samples
 
 

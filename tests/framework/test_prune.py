@@ -34,14 +34,8 @@ def loss(model, batches) -> float:
         return sum(float(cross_entropy(model(x), y)) * len(y) for x, y in batches) / sum(len(y) for _, y in batches)
 
 
-@pytest.mark.parametrize(
-    ("method", "limits"),
-    [
-        ("lcp", {"macs": 0.5}),
-        ("lcp", {"params": 0.4}),
-        *((method, {"macs": 0.6, "params": 0.3}) for method in ("uniform", "naive", "lcp")),
-    ],
-)
+@pytest.mark.parametrize("method", ["uniform", "naive", "lcp"])
+@pytest.mark.parametrize("limits", [{"macs": 0.5}, {"params": 0.4}, {"macs": 0.6, "params": 0.3}])
 def test_the_result_meets_the_limits_and_verifies(method, limits, trained, digits) -> None:
     before = copy.deepcopy(trained.model.state_dict())
     how = {} if method == "lcp" else {"method": method}

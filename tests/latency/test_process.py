@@ -14,7 +14,7 @@ from lcprune import latency
 from lcprune.latency.process import many_compilations, no_garbage
 
 FAULTS = """
-import resource, sys, torch
+import resource, statistics, sys, torch
 from lcprune import models
 from lcprune.latency.process import keep_memory
 if sys.argv[1] == "keep":
@@ -22,16 +22,17 @@ if sys.argv[1] == "keep":
 torch.set_num_threads(1)
 model, x = models.build("resnet20").eval(), torch.randn(32, 3, 32, 32)
 with torch.inference_mode():
-    for _ in range(3):
+    faults = []
+    for _ in range(15):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         model(x)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(3):
-        model(x)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    print(int(statistics.median(faults)))
 """
 
 
 def page_faults(how: str) -> int:
+    """Of one pass: the median, since the kernel may take a page back at any time."""
     done = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
@@ -40,8 +41,8 @@ def page_faults(how: str) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
 def test_networks_run_without_page_faults_once_memory_is_kept() -> None:
     # If the second fails, allocators have changed and `keep_memory` can go.
-    assert page_faults("keep") < 100
-    assert page_faults("leave") > 1000
+    assert page_faults("keep") < 10
+    assert page_faults("leave") > 300
 
 
 def test_more_networks_of_one_class_are_compiled_than_dynamo_would_and_its_limit_is_as_before() -> None:

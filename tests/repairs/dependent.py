@@ -328,3 +328,14 @@ def inner_layer_that_is_returned() -> Case:
     model = _ReturnsInner()
     depend(model.first)
     return Case(model, {"first": range(6)}, images(3, 8, 8) + 1)
+
+
+def pairs(inputs: Tensor) -> list[tuple[Any, Any]]:
+    """Single images without targets."""
+    return [(image, ()) for image in inputs]
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two networks have the same numbers."""
+    a, b = one.state_dict(), other.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from dependent import CASES, Residual, batch, error, images, settled
+from dependent import Residual, batch, error, images, pairs, same, settled
 from random_networks import NETWORKS, half
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
 
 import lcprune
 from lcprune.errors import ConfigError, DataError, LcpruneError
@@ -27,15 +26,6 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lcprune.repairs.distil.STEPS", 6)
 
 
-def _pairs(inputs: Tensor) -> list[tuple[Any, Any]]:
-    return [(image, ()) for image in inputs]
-
-
-def _same(one: nn.Module, other: nn.Module) -> bool:
-    a, b = one.state_dict(), other.state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
 def _finite(model: nn.Module) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
 
@@ -44,8 +34,8 @@ def test_nothing_removed_nothing_changed() -> None:
     case = half("plain")
     plan = lcprune.trace(case.model, case.images[:2]).plan({})
     for how in HOW:
-        assert _same(repair(case.model, plan, [case.images], how, progress=False), case.model)
-    assert str(mend(case.model, plan, case.model, _pairs(case.images))[1]) == "left as cut"
+        assert same(repair(case.model, plan, [case.images], how, progress=False), case.model)
+    assert str(mend(case.model, plan, case.model, pairs(case.images))[1]) == "left as cut"
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -66,7 +56,7 @@ def test_never_farther_from_the_whole_network(name: str) -> None:
 def test_some_images_make_random_networks_better(name: str) -> None:
     case = half(name, count=200)
     plan = case.plan
-    small, done = mend(case.model, plan, plan.apply(case.model), _pairs(case.images[:160]), progress=False)
+    small, done = mend(case.model, plan, plan.apply(case.model), pairs(case.images[:160]), progress=False)
     assert done.how != "none"
     assert error(case.model, small, case.images[160:]) < 0.9 * error(
         case.model, plan.apply(case.model), case.images[160:]
@@ -130,7 +120,7 @@ def test_targets_are_not_looked_at() -> None:
     small = repair(case.model, plan, [inputs[:20], inputs[20:]], progress=False)
     targets = torch.full((30,), math.nan)
     pairs = [(inputs[:20], targets[:20]), [inputs[20:], targets[20:]]]
-    assert _same(repair(case.model, plan, pairs, progress=False), small)
+    assert same(repair(case.model, plan, pairs, progress=False), small)
 
 
 @pytest.mark.parametrize("how", ["auto", "distil"])
@@ -138,7 +128,7 @@ def test_the_size_of_batches_makes_no_difference(how: str) -> None:
     case = half("residual")
     small = repair(case.model, case.plan, [case.images], how, progress=False)
     for size in (1, 7):
-        assert _same(repair(case.model, case.plan, case.images.split(size), how, progress=False), small)
+        assert same(repair(case.model, case.plan, case.images.split(size), how, progress=False), small)
 
 
 class _Two(nn.Module):
@@ -160,7 +150,7 @@ def test_several_inputs_and_outputs(how: str) -> None:
     plan = lcprune.trace(model, (left[:2], right[:2])).plan({"left": range(4)})
     by_name = repair(model, plan, [{"left": left, "right": right}], how, progress=False)
     by_place = repair(model, plan, [((left, right), torch.zeros(len(left)))], how, progress=False)
-    assert _same(by_name, by_place)
+    assert same(by_name, by_place)
     expected, found, cut = (net(left, right)[0] for net in (model, by_name, plan.apply(model)))
     assert (found - expected).square().sum() < 0.7 * (cut - expected).square().sum()
 
@@ -189,82 +179,6 @@ def test_networks_without_numbers_to_compare_are_refused() -> None:
 
     with pytest.raises(DataError, match="no numbers"):
         Distance(Labels(), [batch(images(3))])
-
-
-class _Standardised(nn.Conv2d):
-    def forward(self, x: Tensor) -> Tensor:
-        weight = (self.weight - self.weight.mean((1, 2, 3), True)) / self.weight.std((1, 2, 3), keepdim=True)
-        return nn.functional.conv2d(x, weight, self.bias, self.stride, self.padding)
-
-
-class _StandardisedInside(nn.Conv2d):
-    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return super()._conv_forward(x, weight / weight.norm(), bias)
-
-
-class _OwnBias(nn.Conv2d):
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.conv2d(x, self.weight, 0.1 * self.bias)
-
-
-class _Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.one, self.two = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)
-        self.two.weight = self.one.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.first(x))
-        return self.one(x) + self.two(2 * x)
-
-
-def _old_weight_norm(layer: nn.Module) -> nn.Module:
-    with pytest.warns(FutureWarning):
-        return nn.utils.weight_norm(layer)
-
-
-@pytest.mark.parametrize(
-    ("reader", "why"),
-    [
-        (lambda: weight_norm(nn.Conv2d(8, 4, 3)), "computed"),
-        (lambda: weight_norm(nn.ConvTranspose2d(8, 4, 3)), "computed"),
-        (lambda: _old_weight_norm(nn.Conv2d(8, 4, 3)), "computed"),
-        (lambda: _Standardised(8, 4, 3), "_Standardised does more"),
-        (lambda: _StandardisedInside(8, 4, 3), "_StandardisedInside does more"),
-        (lambda: _OwnBias(8, 4, 3), "_OwnBias does more"),
-    ],
-    ids=["weight norm", "weight norm, transposed", "old weight norm", "standardised", "inside", "own bias"],
-)
-@pytest.mark.parametrize("how", ["auto", "stand-ins", "refit"])
-def test_layers_that_cannot_be_repaired_are_named(reader: Any, why: str, how: str) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), reader())
-    inputs = images(3, 7, 7)
-    plan = lcprune.trace(model, inputs[:2]).plan({"0": range(5)})
-    cut = plan.apply(model)
-    small, done = mend(model, plan, cut, _pairs(inputs), how, progress=False)
-    assert list(done.left) == ["2"] and why in done.left["2"]
-    assert _same(small, cut)
-
-
-def test_layers_that_share_a_weight_are_named() -> None:
-    torch.manual_seed(0)
-    model = _Tied()
-    inputs = images(3, 7, 7)
-    plan = lcprune.trace(model, inputs[:2]).plan({"first": range(5)})
-    small, done = mend(model, plan, plan.apply(model), _pairs(inputs), progress=False)
-    assert list(done.left) == ["one", "two"]
-    assert all("another layer's" in why for why in done.left.values())
-    assert small.two.weight is small.one.weight
-
-
-def test_a_forward_that_pads_for_itself_is_repaired() -> None:
-    case = CASES["own_padding"]()
-    plan = case.plan
-    sites = {site.name: site for site in look(case.model, plan, case.images[:2]).sites}
-    assert sites["1"].cut and not sites["1"].patched
-    _, done = mend(case.model, plan, plan.apply(case.model), _pairs(case.images), "stand-ins", progress=False)
-    assert done.how == "stand-ins" and not done.left
 
 
 class _Counts(nn.Module):
@@ -320,7 +234,7 @@ def test_the_repaired_network_is_like_the_one_as_cut(
     plan = lcprune.trace(model, inputs[:2]).plan({"stem": range(5), "inner": range(4)})
     cut = plan.apply(model)
     before = copy.deepcopy(cut.state_dict())
-    small, done = mend(model, plan, cut, _pairs(inputs), how, progress=False)
+    small, done = mend(model, plan, cut, pairs(inputs), how, progress=False)
     assert done.how == how and small is not cut
     assert all(torch.equal(before[key], value) for key, value in cut.state_dict().items()), "nor is the cut one changed"
     for (name, new), (_, old) in zip(small.named_parameters(), cut.named_parameters(), strict=True):
@@ -331,7 +245,7 @@ def test_the_repaired_network_is_like_the_one_as_cut(
     found = {**dict(small.named_parameters()), **dict(small.named_buffers())}
     assert {name: tuple(tensor.shape) for name, tensor in found.items()} == plan.pruned_shapes()
     lcprune.save(tmp_path / "small", small, plan)
-    assert _same(lcprune.load(tmp_path / "small", model), small)
+    assert same(lcprune.load(tmp_path / "small", model), small)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -345,8 +259,8 @@ def test_expand_is_the_way_back(name: str) -> None:
                 tensor.copy_(torch.rand_like(tensor) + 0.5)
     before = copy.deepcopy(case.model)
     large = expand(case.model, plan, small)
-    assert _same(plan.apply(large), small)
-    assert _same(case.model, before)
+    assert same(plan.apply(large), small)
+    assert same(case.model, before)
     assert lcprune.verify(large, plan, case.images[:2], small).ok
 
 
@@ -354,8 +268,8 @@ def test_wrapped_networks() -> None:
     case = half("plain")
     plan = case.plan
     small = repair(nn.DataParallel(case.model), plan, [case.images], progress=False)
-    assert _same(small, repair(case.model, plan, [case.images], progress=False))
-    assert _same(plan.apply(expand(nn.DataParallel(case.model), plan, small)), small)
+    assert same(small, repair(case.model, plan, [case.images], progress=False))
+    assert same(plan.apply(expand(nn.DataParallel(case.model), plan, small)), small)
 
 
 def test_unknown_repairs_are_refused() -> None:
@@ -370,9 +284,9 @@ def test_the_same_seed_gives_the_same_network(how: str) -> None:
     plan = case.plan
     first = repair(case.model, plan, [case.images], how, images=40, seed=3, progress=False)
     torch.rand(7)
-    assert _same(repair(case.model, plan, [case.images], how, images=40, seed=3, progress=False), first)
+    assert same(repair(case.model, plan, [case.images], how, images=40, seed=3, progress=False), first)
     other = repair(case.model, plan, [case.images], how, images=40, seed=4, progress=False)
-    assert how == "none" or not _same(other, first)
+    assert how == "none" or not same(other, first)
 
 
 @pytest.mark.parametrize("name", ["plain", "tokens", "residual", "up and down"])

@@ -101,6 +101,12 @@ def collate(samples: Sequence[tuple[Any, Any]], batch_size: int, device: torch.d
     return batches
 
 
+def together(batches: Sequence[Batch]) -> Batch:
+    """All images as one batch, without their targets."""
+    inputs = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(batch.inputs for batch in batches))
+    return Batch(inputs, (), sum(batch.size for batch in batches))
+
+
 def fingerprint(samples: Sequence[tuple[Any, Any]]) -> str:
     """A short hash of drawn images, by which a resumed search knows that it judges the same ones."""
     digest = hashlib.blake2b(digest_size=8)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lcprune.engine.crew import Crew, Request
 from lcprune.evaluate import Evaluator
-from lcprune.evaluate.race import Parts, Rival
+from lcprune.evaluate.race import Parts, Rival, stopped_early
 from lcprune.search.judges import Judged
 from lcprune.select import Kept
 
@@ -43,7 +43,6 @@ class CrewEvaluator(Evaluator):
         # Their losses. They count as known when the first candidate of a selection is collected, so that `cached`
         # does not depend on who was faster.
         self._fresh: dict[bytes, float] = {}
-        self._rivals: dict[bytes, int] = {}  # of how many parts the rival was judged on
 
     def exactly(self) -> CrewEvaluator:
         """Judges the same images in true float32."""
@@ -65,8 +64,6 @@ class CrewEvaluator(Evaluator):
         else:
             self.work.evaluations += 1
             self._known[selection] = self._fresh.pop(selection)
-            if self._rivals.pop(selection, 0) > len(self._parts[selection]):
-                self._stopped.add(selection)
         return Judged(done[0], self._known[selection], cached, self._parts.get(selection, ()))
 
     def forget(self) -> None:
@@ -88,8 +85,6 @@ class CrewEvaluator(Evaluator):
         selection = self._key(kept)
         if not self._is_judged(selection) and selection not in self._asked:
             self._asked.add(selection)
-            if rival is not None:
-                self._rivals[selection] = len(rival.parts)
             self._crew().submit(Request(self._case, selection, self._exact, rival))
         return selection
 
@@ -99,6 +94,8 @@ class CrewEvaluator(Evaluator):
     def _finish_one(self) -> None:
         request, (loss, parts, preparing, evaluating) = self._crew().next()
         self._parts[request.selection] = parts
+        if request.rival is not None and stopped_early(parts, len(request.rival.parts)):
+            self._stopped.add(request.selection)
         self.work.preparing += preparing
         self.work.evaluating += evaluating
         self._asked.discard(request.selection)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, call, loss_of
-from lcprune.evaluate.race import Parts, Rival
+from lcprune.evaluate.race import Parts, Rival, stopped_early
 from lcprune.select import Kept
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Evaluator(ABC):
         value, self._parts[key] = self.compute(kept, rival)
         value = value if math.isfinite(value) else math.inf
         self._known[key] = value
-        if rival is not None and len(self._parts[key]) < len(rival.parts):
+        if rival is not None and stopped_early(self._parts[key], len(rival.parts)):
             self._stopped.add(key)
         return value
 

@@ -15,7 +15,7 @@ from lcprune.evaluate.evaluation import Evaluation
 from lcprune.evaluate.evaluator import Evaluator
 from lcprune.evaluate.layout import runs
 from lcprune.evaluate.prepare import Preparation
-from lcprune.evaluate.race import part_size
+from lcprune.evaluate.race import stage_size
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
 from lcprune.repairs.quick import QuickRepair
@@ -68,10 +68,10 @@ def make_evaluator(
 def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:
     """Images per forward pass: what fits a GPU's memory, or a CPU's caches."""
     if device.type != "cuda":
-        # Equal shares for all threads, which take whole batches of a part.
-        threads, part = torch.get_num_threads(), min(images, part_size(images))
-        rounds = -(-part // (_CPU_BATCH * threads))
-        return max(1, -(-part // (rounds * threads)))
+        # Equal shares for all threads, which take whole batches of a stage.
+        threads, stage = torch.get_num_threads(), min(images, stage_size(images))
+        rounds = -(-stage // (_CPU_BATCH * threads))
+        return max(1, -(-stage // (rounds * threads)))
     free, _ = torch.cuda.mem_get_info(device)
     cost = graph.cost
     largest = cost.largest or 1.0

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from lcprune.batches import Batch, arithmetic
+from lcprune.batches import Batch, arithmetic, together
 from lcprune.evaluate.evaluation import CUT, REPAIR, Evaluation
 from lcprune.plan import Plan
 from lcprune.repairs.quick import QuickRepair
@@ -45,10 +44,10 @@ class Preparation:
     def __init__(
         self, graph: ChannelGraph, batches: Sequence[Batch], how: Evaluation, quick: QuickRepair | None = None
     ) -> None:
-        self.graph, self.batches, self.how = graph, batches, how
+        self.batches, self.how = batches, how
         self.quick = (quick or measured(graph, batches)) if how.after == REPAIR else None
         renews = how.after != CUT and sum(batch.size for batch in batches) > 1 and bool(statistics_of(graph.model))
-        self.batch = _together(_first(batches, STATISTICS)) if renews else None
+        self.batch = together(_first(batches, STATISTICS)) if renews else None
 
     def __call__(self, model: nn.Module, plan: Plan) -> None:
         """Prepare a cut network, in place."""
@@ -66,11 +65,12 @@ def measured(graph: ChannelGraph, batches: Sequence[Batch]) -> QuickRepair:
     """What gives candidates their stand-ins: moments of what every layer reads that a candidate may cut."""
     half = graph.plan([np.arange(0, group.size, 2) for group in graph.groups])
     # In parts of one size, whatever the size of the batches: the same numbers for all who measure.
-    every = _together(_first(batches, MEASURED))
+    every = together(_first(batches, MEASURED))
     starts = range(0, every.size, _PART)
     parts = [pytree.tree_map(lambda leaf: leaf[at : at + _PART], every.inputs) for at in starts]  # noqa: B023
+    sizes = [min(_PART, every.size - at) for at in starts]
     with arithmetic():
-        return QuickRepair(graph.model, half, [Batch(part, (), _PART) for part in parts])
+        return QuickRepair(graph.model, half, [Batch(part, (), size) for part, size in zip(parts, sizes, strict=True)])
 
 
 def _first(batches: Sequence[Batch], images: int) -> list[Batch]:
@@ -82,8 +82,3 @@ def _first(batches: Sequence[Batch], images: int) -> list[Batch]:
             found.append(Batch(pytree.tree_map(lambda leaf: leaf[:size], batch.inputs), (), size))  # noqa: B023
             images -= size
     return found
-
-
-def _together(batches: Sequence[Batch]) -> Batch:
-    inputs = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(batch.inputs for batch in batches))
-    return Batch(inputs, (), sum(batch.size for batch in batches))

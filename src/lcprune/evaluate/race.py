@@ -1,6 +1,6 @@
 """Races: a candidate that is surely worse than those that matter is not judged to the end.
 
-Images are judged in parts, the same ones in the same order for all. After each part, a candidate is compared with a
+Images are judged in stages, the same ones in the same order for all. After each stage, a candidate is compared with a
 rival on what it has been judged on so far, some images at a time: their differences have a mean and a spread. Where the
 mean is so far above zero that chance explains it in one of a thousand cases (Student's t), the candidate stops. Its
 loss is then the rival's, plus that mean.
@@ -15,15 +15,20 @@ from dataclasses import dataclass
 Parts = tuple[float, ...]  # the loss of a candidate on `FEW` images after another
 
 FEW = 16
-_MOST = 24  # parts
-_IMAGES = 128  # of a part, at least: smaller ones waste time between them
+_MOST = 24  # stages
+_IMAGES = 128  # of a stage, at least: smaller ones waste time between them
 LEAST = 256  # images that every candidate is judged on
 _NORMAL = 3.0902  # what chance exceeds in one of 1,000 cases, for a normal distribution
 
 
-def part_size(images: int) -> int:
-    """Images of a part, where there are so many in all."""
+def stage_size(images: int) -> int:
+    """Images of a stage, where there are so many in all."""
     return max(-(-images // _MOST), _IMAGES)
+
+
+def stopped_early(parts: Parts, of: int) -> bool:
+    """Whether these are not all of so many parts; without parts, a candidate was judged in one go."""
+    return 0 < len(parts) < of
 
 
 @dataclass(frozen=True)

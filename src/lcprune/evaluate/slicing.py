@@ -18,7 +18,7 @@ from lcprune.batches import Batch, arithmetic, loss_of
 from lcprune.errors import SearchError
 from lcprune.evaluate.evaluator import Evaluator, LossFn, output_of
 from lcprune.evaluate.fold import checked_pairs, fold_
-from lcprune.evaluate.race import FEW, LEAST, Parts, Rival, part_size
+from lcprune.evaluate.race import FEW, LEAST, Parts, Rival, stage_size
 from lcprune.plan import Plan
 from lcprune.select import Kept
 
@@ -67,7 +67,7 @@ class SlicingEvaluator(Evaluator):
         self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
         self.teams = min(_TEAMS, torch.get_num_threads(), len(self.batches)) if device.type == "cpu" else 1
         self._pool = _make_teams(self.teams) if self.teams > 1 else None
-        self._in_parts = _in_parts(self._inputs, self.images)
+        self._stages = _stages(self._inputs, self.images)
         self._timed("preparing", started)
 
     def exactly(self) -> Evaluator:
@@ -98,7 +98,7 @@ class SlicingEvaluator(Evaluator):
         weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         copies = [model, *(copy.deepcopy(model, dict(weights)) for _ in range(self.teams - 1))]
         total, judged, parts = 0.0, 0, list[float]()
-        for batches in self._in_parts:
+        for batches in self._stages:
             for batch, (loss, few) in zip(batches, self._losses(copies, batches), strict=True):
                 total, judged = total + loss * batch.size, judged + batch.size
                 parts += few
@@ -131,14 +131,14 @@ class SlicingEvaluator(Evaluator):
         return loss, few
 
 
-def _in_parts(batches: Sequence[Batch], images: int) -> list[list[Batch]]:
-    """Batches that follow one another, together the images of a part, or a few more."""
-    parts: list[list[Batch]] = [[]]
+def _stages(batches: Sequence[Batch], images: int) -> list[list[Batch]]:
+    """Batches that follow one another, together the images of a stage, or a few more."""
+    stages: list[list[Batch]] = [[]]
     for batch in batches:
-        if sum(one.size for one in parts[-1]) >= part_size(images):
-            parts.append([])
-        parts[-1].append(batch)
-    return parts
+        if sum(one.size for one in stages[-1]) >= stage_size(images):
+            stages.append([])
+        stages[-1].append(batch)
+    return stages
 
 
 def _make_teams(teams: int) -> ThreadPoolExecutor:

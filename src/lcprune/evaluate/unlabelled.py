@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.batches import arithmetic, call, collate
+from lcprune.copies import copy_to_run
 from lcprune.errors import DataError
 from lcprune.repairs.distance import rows_of, spread_of
 
@@ -41,23 +42,17 @@ def answered(model: nn.Module, samples: Sequence[tuple[Any, Any]]) -> tuple[list
     """Images with the network's own answers as targets, and the loss that compares others with them.
 
     Args:
-        model: the whole network.
+        model: the whole network; it is not changed.
         samples: (input, target) pairs; targets are not looked at.
 
     Raises:
         DataError: it gives nothing that can be compared, or nothing finite.
     """
-    device = next(model.parameters()).device
-    modes = [(module, module.training) for module in model.modules()]
-    batches = collate([(inputs, ()) for inputs, _ in samples], _BATCH, device)
-    try:
-        with arithmetic(), torch.no_grad():
-            model.eval()
-            outputs = (rows_of(call(model, batch.inputs), batch.size) for batch in batches)
-            found = [[row.cpu() for row in rows] for rows in outputs]
-    finally:
-        for module, training in modes:
-            module.training = training
+    whole = copy_to_run(model)
+    batches = collate([(inputs, ()) for inputs, _ in samples], _BATCH, next(whole.parameters()).device)
+    with arithmetic(), torch.no_grad():
+        outputs = (rows_of(call(whole, batch.inputs), batch.size) for batch in batches)
+        found = [[row.cpu() for row in rows] for rows in outputs]
     shapes = {tuple(row.shape[1] for row in rows) for rows in found}
     if len(shapes) != 1 or not found[0]:
         raise DataError(

@@ -1,4 +1,4 @@
-"""A repair for every candidate of a search: stand-ins and new statistics, from moments that are measured once."""
+"""Stand-ins for every candidate of a search, from moments that are measured once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch
-from lcprune.copies import copy_with
+from lcprune.copies import copy_to_run
 from lcprune.plan import Plan
 from lcprune.repairs.moments import joined, measure
 from lcprune.repairs.stand_ins import stand_in
@@ -26,14 +26,12 @@ class QuickRepair:
 
     Attributes:
         sites: layers that the plan touches and that can have stand-ins.
-        left: layers that read fewer channels and cannot -> why.
     """
 
     def __init__(self, whole: nn.Module, plan: Plan, batches: Sequence[Batch]) -> None:
-        self.whole = copy_with(whole, lambda name, tensor: tensor.clone()).eval()
+        self.whole = copy_to_run(whole)
         self._survey = Survey(self.whole, pytree.tree_map(lambda leaf: leaf[:2], batches[0].inputs))
-        wiring = self._survey.wiring(plan)
-        self.sites, self.left = tuple(site for site in wiring.sites if site.cut), wiring.left
+        self.sites = tuple(site for site in self._survey.wiring(plan).sites if site.cut)
         self._moments = measure(self.whole, self.sites, batches)
 
     def moments(self, site: Site) -> tuple[Tensor, Tensor]:

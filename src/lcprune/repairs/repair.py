@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lcprune.batches import Batch, arithmetic, collate, draw
-from lcprune.copies import copy_with, named_tensors, unwrap
+from lcprune.batches import Batch, arithmetic, collate, draw, together
+from lcprune.copies import copy_to_run, copy_with, named_tensors, unwrap
 from lcprune.errors import ConfigError, DataError
 from lcprune.graph.skeleton import untouched
 from lcprune.plan import Plan
@@ -163,7 +163,7 @@ def mend(
     device = next(whole.parameters()).device
     batches = collate(fitted, _BATCH, device), collate(held, _BATCH, device)
     with untouched(whole), untouched(small), arithmetic():
-        work = _Work(_copy(whole), plan, small, *batches, how, seed, progress)
+        work = _Work(copy_to_run(whole), plan, small, *batches, how, seed, progress)
         network, name = work.best(how)
     done = Repair(name, work.distances, len(fitted), round(time.perf_counter() - began, 3), work.wiring.left)
     logger.info("%s", done)
@@ -202,13 +202,13 @@ class _Work:
 
     def best(self, how: str) -> tuple[nn.Module, str]:
         """The closest of the networks that `how` asks for and the one as cut."""
-        start = _copy(self.small)
+        start = copy_to_run(self.small)
         self.distances[NONE] = self.judge(start)
         kept: dict[str, nn.Module] = {NONE: start}
         ways = [(name, way) for name in self.asked for way in self._ways(name)]
         with Progress("repair", len(ways), self.progress) as bar:
             for name, way in ways:
-                network = _copy(self.small)
+                network = copy_to_run(self.small)
                 way(network)
                 apart = self.judge(network)
                 if apart < self.distances.get(name, math.inf):
@@ -216,8 +216,8 @@ class _Work:
                 bar.advance(how=name, distance=f"{apart:.3f}")
         order = sorted(kept, key=lambda name: self.distances[name])
         if how == DISTIL:
-            network = _copy(kept[order[0]])
-            distil(self.whole, network, self.wiring, _together(self.fitted), self.seed, self.progress)
+            network = copy_to_run(kept[order[0]])
+            distil(self.whole, network, self.wiring, together(self.fitted), self.seed, self.progress)
             self.distances[DISTIL], kept[DISTIL] = self.judge(network), network
             order = sorted(kept, key=lambda name: self.distances[name])
         # Closer on images that were held back and farther on those that were fitted: chance.
@@ -253,7 +253,7 @@ class _Work:
         others = [site for site in self.wiring.sites if site.cut and not site.patched]
         if others:
             stand_in(self.whole, network, others, self.moments)
-        refit(self.whole, network, self.wiring, self.seen, _together(self.part), renew)
+        refit(self.whole, network, self.wiring, self.seen, together(self.part), renew)
 
     def _room(self) -> int:
         """Bytes that a refit may take."""
@@ -288,15 +288,5 @@ def expand(whole: nn.Module, plan: Plan, small: nn.Module) -> nn.Module:
     return copy_with(unwrap(whole), change)
 
 
-def _copy(model: nn.Module) -> nn.Module:
-    """Another one with the same numbers, in evaluation mode."""
-    return copy_with(model, lambda name, tensor: tensor.clone()).eval()
-
-
 def _first(batch: Batch, count: int) -> Any:
     return pytree.tree_map(lambda leaf: leaf[:count], batch.inputs)
-
-
-def _together(batches: Sequence[Batch]) -> Batch:
-    inputs = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(batch.inputs for batch in batches))
-    return Batch(inputs, (), sum(batch.size for batch in batches))

@@ -15,7 +15,7 @@ import numpy as np
 
 from lcprune.cost import Cost
 from lcprune.errors import SearchError
-from lcprune.evaluate.race import Rival
+from lcprune.evaluate.race import Rival, stopped_early
 from lcprune.progress import Progress
 from lcprune.search.config import Search
 from lcprune.search.judges import InTurn, Judge, Judges
@@ -48,7 +48,8 @@ class Found:
     @property
     def judged(self) -> float:
         """Share of the images that candidates ran on, those aside that were looked up; 1 unless some stopped early."""
-        judged, most = [len(record.parts) for record in self.history if not record.cached], len(self.history[0].parts)
+        most = len(self.history[0].parts)
+        judged = [len(record.parts) or most for record in self.history if not record.cached]
         return sum(judged) / (most * len(judged)) if most else 1.0
 
 
@@ -217,7 +218,7 @@ class _Loop:
 
     def _stopped(self, record: Record) -> bool:
         """Whether a candidate was not judged to the end, as the first one always is."""
-        return len(record.parts) < len(self.told[0].parts)
+        return stopped_early(tuple(record.parts), len(self.told[0].parts))
 
 
 def _found(
