@@ -1,7 +1,8 @@
 """The check of a surgery: the smaller network computes what the original does with the removed units silenced.
 
 Both run on the example inputs and on random inputs like them, first in evaluation mode; if the cut reaches weights
-that only training mode reads, in training mode too.
+that only training mode reads, in training mode too. Where a network decides by its values (non-maximum suppression,
+top-k, a branch), both take the same decisions, and what they decide by is compared as outputs are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lcprune import bf16
 from lcprune.copies import copy_with, unwrap
 from lcprune.errors import PlanError
 from lcprune.graph.arithmetic import Arithmetic
+from lcprune.graph.decisions import Border, Decision
 from lcprune.graph.outputs import Leaf
 from lcprune.graph.silence import Numbers, Silence, Used
 from lcprune.graph.skeleton import inputs_to, set_mode, untouched
@@ -36,6 +38,7 @@ _COARSE_FLOOR = 1e-1
 _SCALES = (0.3, 3.0)  # of the random inputs
 
 Inputs = tuple[Any, ...]
+Pass = tuple[list[Leaf] | Exception, list[Used], list[Decision]]  # outputs, numbers used, decisions taken
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,14 @@ class Verification:
 
     Attributes:
         ok: they agree to rounding, and there was something to compare.
-        max_error: largest absolute difference of any output element; infinite if one is not finite where the other is.
-        scale: largest absolute output element of the silenced network.
+        max_error: largest absolute difference of any element; infinite if one is not finite where the other is.
+        scale: largest absolute element of the silenced network.
         dtype: the precision of the comparison.
         mixing: modules in which channels influence one another, so that removing is not zeroing by design; there the
             reference was computed on the kept channels alone.
         sized: modules that compute with a number taken from a size; the reference used the pruned network's number.
-        compared: output elements that were compared and are neither zero nor infinite nor NaN.
+        compared: elements that were compared and are neither zero nor infinite nor NaN: of outputs, and of what the
+            network decides by.
         silent: outputs without such an element: nothing is known of them.
     """
 
@@ -127,7 +131,8 @@ class _Comparison:
     error: float = 0.0
     share: float = 0.0  # the largest difference, as a share of what is tolerated
     scale: float = 0.0
-    compared: dict[str, int] = field(default_factory=dict)
+    compared: dict[str, int] = field(default_factory=dict)  # of each output
+    inside: int = 0  # of what the network decides by
 
     def run(self, args: Inputs) -> Verification:
         inputs = [_map(inputs_to(args, "cpu"), self._cast)]
@@ -142,18 +147,19 @@ class _Comparison:
             _, numbers, own = self._run(self.fresh, inputs, modes)
         silence = Silence(copy_with(self.model, lambda name, tensor: self._cast(tensor).clone()), self.plan.cuts)
         least = found.least
-        for (training, position), (got, _) in passes.items():
+        for (training, position), (got, _, decided) in passes.items():
             set_mode(silence.model, training)
             try:
-                expected = silence.compute(_map(inputs[position], torch.clone), numbers[training, position][1], own)
+                example, used = _map(inputs[position], torch.clone), numbers[training, position][1]
+                expected = silence.compute(example, used, decided, own)
             except Exception:
                 if position == 0:
                     raise
                 continue  # the network itself refuses random inputs
             if isinstance(got, Exception):
                 raise PlanError(f"the pruned network fails where the original runs: {got}") from got
-            self._compare(expected, got, least, "train: " if training else "")
-        compared = sum(self.compared.values())
+            self._compare(expected, got, silence.borders, least, "train: " if training else "")
+        compared = sum(self.compared.values()) + self.inside
         name = str(self.dtype or least).removeprefix("torch.")
         if self.dtype is not None and torch.finfo(least).eps > torch.finfo(self.dtype).eps:
             name += f", {str(least).removeprefix('torch.')} in places"
@@ -173,12 +179,12 @@ class _Comparison:
 
     def _run(
         self, smaller: nn.Module, inputs: Sequence[Inputs], modes: Sequence[bool]
-    ) -> tuple[Numbers, dict[tuple[bool, int], tuple[list[Leaf] | Exception, list[Used]]], set[str]]:
+    ) -> tuple[Numbers, dict[tuple[bool, int], Pass], set[str]]:
         """Run a copy of a cut network, which is freed before the larger one is copied.
 
         Returns:
-            The run, the outputs and numbers of each pass by mode and input, and the modules that compute with an
-            attribute which the surgery changed.
+            The run, each pass by mode and input, and the modules that compute with an attribute which the surgery
+            changed.
         """
         model = copy_with(smaller, lambda name, tensor: self._cast(tensor).clone())
         watch = Arithmetic()
@@ -186,7 +192,7 @@ class _Comparison:
             for change in watch.watched(self.plan.changes):
                 set_number(model.get_submodule(change.module), change.attribute, change.index, change.new)
         run = Numbers(model)
-        passes: dict[tuple[bool, int], tuple[list[Leaf] | Exception, list[Used]]] = {}
+        passes: dict[tuple[bool, int], Pass] = {}
         for training in modes:
             set_mode(model, training)
             for position, args in enumerate(inputs):
@@ -198,24 +204,32 @@ class _Comparison:
                     if position == 0:
                         raise
                     out = error
-                passes[training, position] = out, run.used
+                passes[training, position] = out, run.used, run.decided
         return run, passes, {module for module, _ in watch.used}
 
-    def _compare(self, expected: list[Leaf], got: list[Leaf], least: torch.dtype, mode: str) -> None:
+    def _compare(
+        self, expected: list[Leaf], got: list[Leaf], borders: Sequence[Border], least: torch.dtype, mode: str
+    ) -> None:
         before, after = [_shape(leaf) for leaf in expected], [_shape(leaf) for leaf in got]
         if before != after:
             raise PlanError(f"the pruned network's outputs have shapes {after}, the original's {before}")
-        pairs = [(path, _plain(a), _plain(b)) for (path, a), (_, b) in zip(expected, got, strict=True) if _is_float(a)]
-        sizes = [float(a[a.isfinite()].abs().max()) if a.isfinite().any() else 0.0 for _, a, _ in pairs]
+        pairs = [Border(path, a, b, least) for (path, a), (_, b) in zip(expected, got, strict=True) if _is_float(a)]
+        for pair in pairs:
+            known = self.compared.get(mode + pair.path, 0)
+            self.compared[mode + pair.path] = known + _telling(_plain(pair.expected))
+        self.inside += sum(_telling(border.expected) for border in borders)
+        compared = [(_plain(pair.expected), _plain(pair.got), pair.least) for pair in (*pairs, *borders)]
+        compared = [(a, b, precision) for a, b, precision in compared if a.numel()]
+        sizes = [float(a[a.isfinite()].abs().max()) if a.isfinite().any() else 0.0 for a, _, _ in compared]
         largest = max(sizes, default=0.0)
         self.scale = max(self.scale, largest)
-        for (path, a, b), size in zip(pairs, sizes, strict=True):
+        for (a, b, precision), size in zip(compared, sizes, strict=True):
             error = _difference(a, b)
             self.error = max(self.error, error)
-            tolerated = _TOLERANCE.get(least, _COARSE) * max(size, _FLOOR.get(least, _COARSE_FLOOR) * largest)
+            floor = _FLOOR.get(precision, _COARSE_FLOOR) * largest
+            tolerated = _TOLERANCE.get(precision, _COARSE) * max(size, floor)
             if error > 0:
                 self.share = max(self.share, error / tolerated if tolerated > 0 else math.inf)
-            self.compared[mode + path] = self.compared.get(mode + path, 0) + int((a.isfinite() & (a != 0)).sum())
 
 
 def _map(args: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
@@ -240,8 +254,8 @@ def _random_like(args: Inputs, scale: float, seed: int) -> Inputs:
 
 def _is_float(leaf: Any) -> bool:
     if isinstance(leaf, Tensor):
-        return (leaf.is_floating_point() or leaf.is_complex()) and leaf.numel() > 0
-    return isinstance(leaf, float) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc" and leaf.size > 0)
+        return leaf.is_floating_point() or leaf.is_complex()
+    return isinstance(leaf, float) or (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fc")
 
 
 def _plain(value: Any) -> Tensor:
@@ -249,6 +263,11 @@ def _plain(value: Any) -> Tensor:
     tensor = torch.as_tensor(value)
     tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _telling(tensor: Tensor) -> int:
+    """How many elements say something."""
+    return int((tensor.isfinite() & (tensor != 0)).sum())
 
 
 def _shape(leaf: Leaf) -> Any:

@@ -19,6 +19,7 @@ from lcprune.graph.labels import Labels, Taken, Use, varying
 from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.rules import Call, Step
 from lcprune.graph.site import Site
+from lcprune.graph.values import Values
 
 Atoms = NDArray[np.int64]
 _RESULT = "_lcprune_result"
@@ -128,9 +129,10 @@ class Discover(LabelPass):
 
     Args:
         model: the network's skeleton.
+        values: as for `LabelPass`.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, values: Values | None = None) -> None:
         self.axes: list[WeightAxis] = []
         start = 0
         weights: dict[str, Labels] = {}
@@ -143,7 +145,7 @@ class Discover(LabelPass):
                     layers.append(torch.arange(start, start + length).reshape(shape))
                     start += length
             weights[name] = Labels(tuple(layers), weight=True)
-        super().__init__(model, weights)
+        super().__init__(model, weights, values)
         self.atom_count = start
         self.phantom_count = 0
         self.reordered = False

@@ -25,6 +25,7 @@ from lcprune.graph.noise import same_random_numbers
 from lcprune.graph.outputs import Leaf, leaves
 from lcprune.graph.rules import Call, Rule, Step, find_rule
 from lcprune.graph.site import Site, current_site
+from lcprune.graph.values import Values, depends_on_values
 
 _LABELS = "_lcprune_labels"
 
@@ -35,11 +36,12 @@ class LabelPass(TorchDispatchMode):
     Args:
         model: the network to run, on any device; `meta` for shapes only.
         weights: labels of parameters and buffers, by name.
+        values: what the network reads out of its data; None if it can see for itself, or does not look.
     """
 
-    def __init__(self, model: nn.Module, weights: Mapping[str, Labels]) -> None:
+    def __init__(self, model: nn.Module, weights: Mapping[str, Labels], values: Values | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.values = model, values
         self.operations = 0
         self.call: Call | None = None
         self.stack: list[str] = []
@@ -55,6 +57,8 @@ class LabelPass(TorchDispatchMode):
 
     def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
         """Run the network and return the leaves of its output."""
+        if self.values is not None:
+            self.values.start()
         with torch.no_grad(), same_random_numbers(), plain_attention(), self._module_hooks(), self:
             return leaves(self.model(*args))
 
@@ -187,6 +191,8 @@ class LabelPass(TorchDispatchMode):
 
     def execute(self, call: Call, rule: Rule) -> Any:
         """Run the operator itself."""
+        if self.values is not None and depends_on_values(call):
+            return self.values.look(call, self.model.training, self.site())
         if call.tensors and call.tensors[0].device.type == "meta":
             shape_only = _shape_only(call)
             if shape_only is not None:

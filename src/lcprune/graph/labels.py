@@ -10,6 +10,7 @@ Padding and other values without a weight behind them get *phantom* atoms, which
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,11 +65,9 @@ def varying(layer: Tensor) -> frozenset[int]:
 
 
 def squeeze_strides(layer: Tensor) -> Tensor:
-    """Length 1 for every dimension that a view op left with stride 0."""
-    for dim, (length, stride) in enumerate(zip(layer.shape, layer.stride(), strict=True)):
-        if length > 1 and stride == 0:
-            layer = layer.narrow(dim, 0, 1)
-    return layer
+    """Length 1 for every dimension that a view op left with stride 0, also if a tensor without elements lies there."""
+    shape = [1 if stride == 0 else length for length, stride in zip(layer.shape, layer.stride(), strict=True)]
+    return layer if shape == list(layer.shape) else layer.as_strided(shape, layer.stride())
 
 
 def squeeze_constant(layer: Tensor, dims: Sequence[int] | None = None) -> Tensor:
@@ -81,7 +80,7 @@ def squeeze_constant(layer: Tensor, dims: Sequence[int] | None = None) -> Tensor
     return layer
 
 
-def reshape_layer(layer: Tensor, old: Sequence[int], new: Sequence[int]) -> tuple[Tensor, list[list[int]]]:
+def reshape_layer(layer: Tensor, old: Sequence[int], new: Sequence[int]) -> tuple[Tensor | None, list[list[int]]]:
     """Carry a layer through `view`: only blocks of dimensions in which it varies are laid out in full.
 
     Args:
@@ -90,9 +89,13 @@ def reshape_layer(layer: Tensor, old: Sequence[int], new: Sequence[int]) -> tupl
         new: the tensor's shape after, without -1.
 
     Returns:
-        The layer after, and for every block of dimensions that were merged or split and in which the layer varies,
-        the new dimensions of the block.
+        The layer after (None if it cannot be told, since the tensor has no elements), and for every block of dimensions
+        that were merged or split and in which the layer varies, the new dimensions of the block.
     """
+    if not math.prod(old):  # no elements: one in place of none along each such dimension
+        old, new = [length or 1 for length in old], [length or 1 for length in new]
+        if math.prod(old) != math.prod(new):
+            return None, []
     middle_in: list[int] = []
     middle_out: list[int] = []
     blocks: list[list[int]] = []
@@ -125,11 +128,9 @@ def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
             if size_in < size_out and i < len(old):
                 size_in, i = size_in * old[i], i + 1
                 dims_in.append(i - 1)
-            elif j < len(new):
+            else:
                 size_out, j = size_out * new[j], j + 1
                 dims_out.append(j - 1)
-            else:  # only with empty tensors
-                return [(list(range(len(old))), list(range(len(new))))]
         blocks.append((dims_in, dims_out))
     return blocks
 

@@ -22,6 +22,7 @@ from lcprune.graph.labels import Labels, Taken, Use
 from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.rules import Step
 from lcprune.graph.site import Site
+from lcprune.graph.values import Values
 
 Order = dict[tuple[str, int], Atoms]
 
@@ -100,6 +101,7 @@ class Replay(LabelPass):
         axes: the weight axes of the uncut network.
         order: per weight axis, the kept atoms in the order in which they now lie.
         pairs: which atoms met before.
+        values: as for `LabelPass`.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Replay(LabelPass):
         axes: Sequence[WeightAxis],
         order: Mapping[tuple[str, int], Atoms],
         pairs: Pairs,
+        values: Values | None = None,
     ) -> None:
         by_weight: dict[str, list[WeightAxis]] = {}
         for axis in axes:
@@ -120,7 +123,7 @@ class Replay(LabelPass):
                 atoms = torch.from_numpy(order[axis.weight, axis.dim])
                 layers.append(atoms.reshape([-1 if d == axis.dim else 1 for d in range(ndim)]))
             weights[name] = Labels(tuple(layers), weight=True)
-        super().__init__(model, weights)
+        super().__init__(model, weights, values)
         self.pairs = pairs
         self.wanted: Order = {}
         self._axis_of = _AxisFinder(axes)

@@ -8,7 +8,7 @@ the kept channels alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_iter, tree_map_only, tree_unflatten
 
 from lcprune.copies import named_tensors
+from lcprune.graph.decisions import Border, Decision, decided_by, decides, decision, taken
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, varying
 from lcprune.graph.noise import settle
@@ -29,7 +30,7 @@ _WRITTEN = "_lcprune_written"  # a tensor that the code made of numbers alone: t
 
 
 class Numbers(LabelPass):
-    """Run a network on data and write down the plain numbers that its element-wise operators use.
+    """Run a network on data and write down the plain numbers that its element-wise operators use, and its decisions.
 
     Random numbers are the same for every element, so that a cut network draws the same ones as the whole one.
 
@@ -41,16 +42,20 @@ class Numbers(LabelPass):
     def __init__(self, model: nn.Module, weights: Mapping[str, Labels] | None = None) -> None:
         super().__init__(model, weights or {})
         self.used: list[Used] = []
+        self.decided: list[Decision] = []
         self.least = torch.float64  # the coarsest precision in which something was computed
         self._random = torch.Generator()
 
     def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
-        self.used = []
+        self.used, self.decided = [], []
         self._random.manual_seed(0)
         return super().forward(args)
 
     def execute(self, call: Call, rule: Rule) -> Any:
-        return self._settled(call, call.func(*call.args, **call.kwargs))
+        out = self._settled(call, call.func(*call.args, **call.kwargs))
+        if self._decides(call, out):
+            self.decided.append(decision(call, out, self.least))
+        return out
 
     def _settled(self, call: Call, out: Any) -> Any:
         """The result; of a random operator, the same value in every place."""
@@ -60,14 +65,17 @@ class Numbers(LabelPass):
         return out
 
     def after(self, call: Call, out: Any) -> None:
-        if isinstance(out, Tensor) and out.is_floating_point() and out.dtype != self.least:
-            self.least = max(self.least, out.dtype, key=lambda dtype: torch.finfo(dtype).eps)
         if not call.tensors or call.name == "aten::lift_fresh" or all(map(_is_written, call.tensors)):
             for tensor in tree_iter(out):
                 if isinstance(tensor, Tensor):
                     setattr(tensor, _WRITTEN, True)
+        elif isinstance(out, Tensor) and out.is_floating_point() and out.dtype != self.least:
+            self.least = max(self.least, out.dtype, key=lambda dtype: torch.finfo(dtype).eps)
         if torch.Tag.pointwise in call.func.tags:
             self.used.append((call.name, [_number(value) for value in call.leaves]))
+
+    def _decides(self, call: Call, out: Any) -> bool:
+        return decides(call, out) and not all(map(_is_written, call.tensors))
 
 
 class Silence(Numbers):
@@ -80,6 +88,8 @@ class Silence(Numbers):
 
     def __init__(self, model: nn.Module, kept: Mapping[str, Mapping[int, NDArray[np.int64]]]) -> None:
         self.numbers: Sequence[Used] = ()
+        self.decisions: Iterator[Decision] = iter(())
+        self.borders: list[Border] = []
         self.own: set[str] = set()
         self.sized: set[str] = set()
         weights: dict[str, Labels] = {}
@@ -103,16 +113,21 @@ class Silence(Numbers):
         self.gone = torch.cat([*gone, torch.zeros(1, dtype=torch.bool)])
         self.mixed: set[str] = set()
 
-    def compute(self, args: tuple[Any, ...], numbers: Sequence[Used], own: set[str]) -> list[Leaf]:
+    def compute(
+        self, args: tuple[Any, ...], numbers: Sequence[Used], decisions: Sequence[Decision], own: set[str]
+    ) -> list[Leaf]:
         """Run the network.
 
         Args:
             args: its inputs.
             numbers: what the cut network used, `Numbers.used`. A number computed from a size (1 / sqrt(fan-in)) changes
                 with the cut because the code says so; the reference uses the new one and reports where.
+            decisions: those of the network that is checked. They are taken here too; `borders` has what they were
+                taken by.
             own: modules whose numbers are never taken, since the surgery changed an attribute they compute with.
         """
         self.numbers, self.own = numbers, own
+        self.decisions, self.borders = iter(decisions), []
         return self.forward(args)
 
     def prepare(self, call: Call) -> Call:
@@ -145,7 +160,25 @@ class Silence(Numbers):
             self._without(call, out)
         elif rule.contracts and "convolution" in call.name:
             self._without(call, out, space_only=True)
-        return out
+        return self._decided(call, out) if self._decides(call, out) else out
+
+    def _decided(self, call: Call, out: Any) -> Any:
+        """Decide as the network that is checked did, unless it decides by fewer channels, or by something else."""
+        other = next(self.decisions, None)
+        layers = [layer for labels in call.labels for layer in labels.layers]
+        if other is None or any(bool(self.gone[layer].any()) for layer in layers):
+            return out
+        if other.name != call.name:
+            self.decisions = iter(())
+            return out
+        by = decided_by(call)
+        if [shape for shape, _ in by] != [shape for shape, _ in other.by]:
+            return out
+        path = f"{self.module}: {call.name}"
+        self.borders += [
+            Border(path, mine, theirs, other.least) for (_, mine), (_, theirs) in zip(by, other.by, strict=True)
+        ]
+        return taken(out, other)
 
     def _silenced(self, tensor: Tensor) -> Tensor:
         # Weights too: a linear layer may read what another made of constants alone.

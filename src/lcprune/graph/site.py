@@ -8,10 +8,16 @@ by their instruction; a loop passes the same place many times.
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from types import CodeType, FrameType
 
+import torch
+
 Site = tuple[tuple[str, int, int], ...]
+# Code of PyTorch's and ours: between the network's own code and the operator.
+LIBRARIES = (str(Path(__file__).parents[1]) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<")
 
 
 def current_site(until: CodeType) -> Site:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -19,10 +18,10 @@ from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import Leaf, signature
 from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved
 from lcprune.graph.resolve import Units
+from lcprune.graph.site import LIBRARIES
 from lcprune.graph.skeleton import set_mode
 from lcprune.surgery import AttributeChange, cut_in_place
 
-_LIBRARIES = (str(Path(__file__).parents[1]), str(Path(torch.__file__).parent), "<")
 _PASSES = 4  # one to see the order, one to confirm it, and room for an order that depends on another
 
 
@@ -189,7 +188,7 @@ class Structure:
                 raise TrialError("one unit alone cannot be put in order", 0, [axis.weight.rpartition(".")[0]], atoms)
             order[axis.weight, axis.dim] = atoms[keeps[atoms]]
         with cut_in_place(self.skeleton, self.cuts(order), self.changes(keeps, ties)):
-            self._check(LabelPass(self.skeleton, {}))
+            self._check(LabelPass(self.skeleton, {}, self.discovered.values))
         return order
 
     def _replay(self, keeps: NDArray[np.bool_], ties: Sequence[AttributeTie] | None) -> Order:
@@ -197,7 +196,7 @@ class Structure:
         changes = self.changes(keeps, ties)
         for _ in range(_PASSES):
             with cut_in_place(self.skeleton, self.cuts(order), changes):
-                run = Replay(self.skeleton, self.axes, order, self.pairs)
+                run = Replay(self.skeleton, self.axes, order, self.pairs, self.discovered.values)
                 self._check(run)
             if not run.wanted:
                 return order
@@ -215,7 +214,7 @@ class Structure:
         changes = watch.watched(self.changes(keeps))
         if changes:
             with cut_in_place(self.skeleton, self.cuts(self.order(kept)), changes), watch:
-                self._check(LabelPass(self.skeleton, {}))
+                self._check(LabelPass(self.skeleton, {}, self.discovered.values))
         return watch.used
 
     def _check(self, run: LabelPass) -> None:
@@ -239,5 +238,5 @@ class Structure:
 def _line(error: Exception) -> str:
     """The innermost line of the network's own code that was running."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}" if own else ""

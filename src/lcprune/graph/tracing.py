@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import logging
 from collections.abc import Iterable
@@ -18,12 +19,14 @@ from lcprune.cost import Cost, Term
 from lcprune.errors import TraceError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.discover import Atoms, Discover
+from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import signature
 from lcprune.graph.replay import Pairs
 from lcprune.graph.resolve import axis_roles, resolve
 from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched
 from lcprune.graph.structure import AttributeTie, Structure
 from lcprune.graph.trial import Trials
+from lcprune.graph.values import AsOnMeta, Values
 
 logger = logging.getLogger("lcprune")
 
@@ -86,13 +89,18 @@ def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Mo
 
 
 def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
-    """Run on shapes alone; if the code looks at values, on the CPU with data."""
+    """Run on shapes alone; if the code looks at values, told what it sees on the CPU, or else on data throughout."""
     try:
         return _discover(skeleton(model), inputs_to(args, "meta"))
     except TraceError:
         raise
     except Exception as on_shapes:
         try:
+            values = _values(skeleton(model, real=True), inputs_to(args, "cpu"))
+            try:
+                return _discover(skeleton(model), inputs_to(args, "meta"), values)
+            except Exception as told:
+                logger.info("every trial runs on data, which takes longer (%s)", str(told).split("\n")[0])
             return _discover(skeleton(model, real=True), inputs_to(args, "cpu"))
         except TraceError:
             raise
@@ -103,12 +111,26 @@ def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
             ) from error
 
 
-def _discover(bones: nn.Module, args: tuple[Any, ...]) -> Structure:
+def _values(bones: nn.Module, args: tuple[Any, ...]) -> Values:
+    """What the network reads out of its data, in evaluation mode and, where that may matter, in training mode."""
+    values = Values()
+    run = LabelPass(bones, {}, values)
+    with AsOnMeta():
+        run.forward(args)
+        if run.unread:
+            set_mode(bones, training=True)
+            with contextlib.suppress(Exception):  # training may need targets
+                run.forward(args)
+    values.recording = False
+    return values
+
+
+def _discover(bones: nn.Module, args: tuple[Any, ...], values: Values | None = None) -> Structure:
     """Run once in evaluation mode, and in training mode too where that reads weights which evaluation does not."""
-    run = Discover(bones)
+    run = Discover(bones, values)
     outputs = {False: signature(run.forward(args))}
     if run.unread:
-        trained = Discover(bones)
+        trained = Discover(bones, values)
         set_mode(bones, training=True)
         try:
             trained.forward(args)

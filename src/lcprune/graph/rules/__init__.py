@@ -12,7 +12,7 @@ from lcprune.graph.rules import (
     reduction,
     spatial,
 )
-from lcprune.graph.rules.table import Call, Rule, Step, find_rule, rule
+from lcprune.graph.rules.table import Call, Rule, Step, find_rule, is_mask, rule
 
 __all__ = [
     "Call",
@@ -22,6 +22,7 @@ __all__ = [
     "creation",
     "elementwise",
     "find_rule",
+    "is_mask",
     "movement",
     "normalization",
     "reduction",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lcprune.graph.labels import varying
+from lcprune.graph.labels import Labels, varying
 from lcprune.graph.rules.table import Call, Outcome, plain_arguments, rule
 
 if TYPE_CHECKING:
@@ -38,6 +38,18 @@ def _register(count: int) -> None:
             for layer in label.layers:
                 run.freeze(layer, f"steers {call.name.removeprefix('aten::')}")
         return call.labels[0].moved(layers)
+
+
+@rule("torchvision::roi_align", "torchvision::roi_pool", fixed=plain_arguments)
+def pooled_boxes(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """Boxes are cut out of the images and pooled: a batch of boxes in place of the batch of images."""
+    layers = [layer for layer in call.labels[0].layers if varying(layer) <= {1}]
+    for layer in call.labels[0].layers:
+        if not varying(layer) <= {1}:
+            run.freeze(layer, "is cut into boxes")
+    for layer in call.labels[1].layers:
+        run.freeze(layer, "says where boxes are")
+    return [Labels(tuple(layers))]
 
 
 for _count in _SPATIAL:

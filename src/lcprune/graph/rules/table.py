@@ -68,6 +68,16 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
             yield value
 
 
+def is_mask(index: Any) -> bool:
+    """Whether an index says of every element if it is wanted."""
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """Whether other tensors lie in the same memory."""
+    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) > 2  # the tensor's use, and this one
+
+
 def plain_arguments(call: Call) -> Any:
     """All arguments but the tensors."""
     return [value for value in call.leaves if not isinstance(value, Tensor)]
