@@ -22,18 +22,18 @@ class Slices(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.conv(x)
         pair = y[:, :2].relu() + y[:, 2:4].relu()
-        return sum((y[:, 4:6].relu() for _ in range(3)), pair)
+        return sum((y[:, 4:6].relu() for _ in range(20)), pair)
 
 
 def test_every_pass_finds_the_same_places() -> None:
-    def places() -> list[object]:
+    def places() -> tuple[list[object], set[object]]:
         run = Discover(Slices())
         run.forward((torch.randn(1, 3, 4, 4),))
-        return [part.site for part in run.parts.values()]
+        return [part.site for part in run.parts.values()], {site for site, _, _ in run.uses}
 
-    first, again = places(), places()
-    assert first == again
-    assert len(set(first)) == 3  # two on one line, and one for all rounds of the loop
+    (taken, used), again = places(), places()
+    assert (taken, used) == again
+    assert len(set(taken)) == len(used) == 3  # two on one line, and one for all rounds of the loop
 
 
 def test_trace_hears_no_other_thread() -> None:

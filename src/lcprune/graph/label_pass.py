@@ -23,7 +23,7 @@ from lcprune.copies import named_tensors
 from lcprune.graph.labels import PLAIN, Labels, Taken, Use
 from lcprune.graph.noise import same_random_numbers
 from lcprune.graph.outputs import Leaf, leaves
-from lcprune.graph.rules import Call, Rule, Step, find_rule
+from lcprune.graph.rules import STANDS_IN, Call, Rule, Step, find_rule
 from lcprune.graph.site import Site, current_site
 from lcprune.graph.values import Values, depends_on_values
 
@@ -187,6 +187,7 @@ class LabelPass(TorchDispatchMode):
             return tensor
         moved = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         setattr(moved, _LABELS, self.labels_of(tensor))
+        setattr(moved, STANDS_IN, True)
         return moved
 
     def execute(self, call: Call, rule: Rule) -> Any:

@@ -8,6 +8,7 @@ by their instruction; a loop passes the same place many times.
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ import torch
 Site = tuple[tuple[str, int, int], ...]
 # Code of PyTorch's and ours: between the network's own code and the operator.
 LIBRARIES = (str(Path(__file__).parents[1]) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<")
+# Python 3.11 makes a call by one of two neighbouring instructions, by the first once it has run often.
+_PRECALL = dis.opmap.get("PRECALL")
 
 
 def current_site(until: CodeType) -> Site:
@@ -29,6 +32,9 @@ def current_site(until: CodeType) -> Site:
     found = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not until:
-        found.append((frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_lasti))
+        code, instruction = frame.f_code, frame.f_lasti
+        if _PRECALL is not None and code.co_code[instruction] == _PRECALL:
+            instruction += 4
+        found.append((code.co_filename, code.co_firstlineno, instruction))
         frame = frame.f_back
     return tuple(found)

@@ -237,12 +237,13 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
 
 def _samples(discovered: Discover, args: tuple[Any, ...]) -> int:
     """How many samples the example holds: one if it has no batch dimension."""
-    first = next(value for value in tree_iter(args) if isinstance(value, Tensor))
+    first, *more = (value for value in tree_iter(args) if isinstance(value, Tensor))
     reader = discovered.contractions[0]
     if first.ndim <= 1 and len(reader.shape) == 2:
         return 1
     if first.ndim == len(reader.shape) - 1 and first.shape[0] == reader.shape[reader.columns]:
-        return 1  # a convolution adds the batch dimension itself
+        # A convolution adds the batch dimension itself; detectors take a list of images.
+        return 1 + len(more) if isinstance(args[0], (list, tuple)) else 1
     return first.shape[0] if first.ndim else 1
 
 

@@ -12,9 +12,10 @@ from lcprune.graph.rules import (
     reduction,
     spatial,
 )
-from lcprune.graph.rules.table import Call, Rule, Step, find_rule, is_mask, rule
+from lcprune.graph.rules.table import STANDS_IN, Call, Rule, Step, find_rule, is_mask, rule
 
 __all__ = [
+    "STANDS_IN",
     "Call",
     "Rule",
     "Step",

@@ -357,6 +357,15 @@ class _Places:
         rest = [length for dim, length in enumerate(shape) if dim not in self.dims]
         return rest[: self.front] + [1] * self.rank + rest[self.front :]
 
+    def fits(self, written: Sequence[int], shape: Sequence[int]) -> bool:
+        """Whether something of one shape can be written there, along the other dimensions of a tensor."""
+        wanted = self.chosen(shape)
+        given = [1] * (len(wanted) - len(written)) + list(written)
+        chosen = range(self.front, self.front + self.rank)
+        return all(
+            dim in chosen or own in (1, length) for dim, (own, length) in enumerate(zip(given, wanted, strict=True))
+        )
+
     def put(self, layer: Tensor, ndim: int) -> Tensor | None:
         """A layer of what is written, as one of what is written to; None if it varies along the chosen elements."""
         layer = pad_rank(layer, ndim - len(self.dims) + self.rank)
@@ -378,6 +387,8 @@ def index_put(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Written at positions of unlabelled axes (boxes of one size among all boxes); the other axes meet."""
     target, written = call.input, call.args[2]
     places = _Places(call)
+    if not places.fits(written.shape, target.shape):  # on shapes alone nobody else says so
+        raise RuntimeError(f"shape {list(written.shape)} cannot be written by index to shape {list(target.shape)}")
     own, labels = call.labels_of(target), call.labels_of(written)
     moved = [places.put(layer, target.ndim) for layer in labels.layers]
     apart = all(not varying(layer) & set(places.dims) for layer in own.layers) and None not in moved

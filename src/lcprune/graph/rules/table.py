@@ -74,8 +74,9 @@ def is_mask(index: Any) -> bool:
 
 
 def is_shared(tensor: Tensor) -> bool:
-    """Whether other tensors lie in the same memory."""
-    return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)) > 2  # the tensor's use, and this one
+    """Whether other tensors lie in the same memory, or it stands for a tensor on another device."""
+    uses = int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+    return hasattr(tensor, STANDS_IN) or uses > 2  # the tensor's use, and this one
 
 
 def plain_arguments(call: Call) -> Any:
@@ -121,6 +122,7 @@ class Rule:
 
 
 Step = tuple[str, Any]
+STANDS_IN = "_lcprune_stands_in"  # for a constant that the code keeps on another device
 _COPIES = frozenset({"aten::_to_copy", "aten::clone", "aten::copy", "aten::copy_", "aten::fill", "aten::fill_"})
 _RULES: dict[str, Rule] = {}
 
