@@ -1,4 +1,4 @@
-"""Trace, halve, run and verify one network; called by coverage.py in a process of its own."""
+"""Trace, halve, run, verify, train, save and load one network; called by coverage.py in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import resource
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -28,8 +29,11 @@ FLOOR = 0.1
 _COUNTED = {"convolution", "_convolution", "mm", "addmm", "cudnn_convolution"}
 
 
+Inputs = tuple[Any, ...]  # arguments of forward(): tensors, and for detectors a list of images
+
+
 class DetectorCore(nn.Module):
-    """Backbone and dense heads of a detector: the part without data-dependent box handling.
+    """Backbone and dense heads of a detector, for where torchvision's compiled operators do not load.
 
     Features that a second stage reads are outputs, so that they stay.
     """
@@ -58,16 +62,43 @@ def build(name: str, kind: str) -> tuple[nn.Module, tuple[int, ...]]:
     options = {"weights": None}
     if kind in ("segmentation", "detection"):
         options["weights_backbone"] = None
-    network = models.get_model(model, **options)
     if kind == "detection":
-        return DetectorCore(network), (3, 320, 320) if "320" in model or "ssd" in model else (3, 128, 128)
+        size = 320 if "ssdlite" in model else 300 if "ssd" in model else 224
+        # As many boxes whatever is cut, so that costs can be compared: all that there is room for.
+        options |= {"box_score_thresh" if "rcnn" in model else "score_thresh": 0.0}
+        if "rcnn" in model:
+            options |= {"rpn_score_thresh": 0.0, "rpn_post_nms_top_n_test": 16, "box_detections_per_img": 8}
+        if "ssd" not in model:
+            options |= {"min_size": size, "max_size": size}
+        network = models.get_model(model, **options)
+        return network if whole_detectors() else DetectorCore(network), (3, size, size)
+    network = models.get_model(model, **options)
+    if kind == "flow":
+        return network, (3, 128, 128)
     if kind == "video":
         return network, (3, 16, 224, 224) if model == "s3d" else (3, 8, 64, 64)
     return network, (3, 224, 224)
 
 
+def whole_detectors() -> bool:
+    """Whether torchvision's compiled operators load."""
+    return bool(import_torchvision().extension._has_ops())
+
+
+def batch(inputs: Inputs, count: int) -> Inputs:
+    """More samples like these."""
+    generator = torch.Generator().manual_seed(1)
+
+    def more(x: Any) -> Any:
+        images = isinstance(x, list)
+        others = [torch.randn((x[0] if images else x).shape, generator=generator) for _ in range(count - 1)]
+        return x + others if images else torch.cat([x, *others])
+
+    return tuple(map(more, inputs))
+
+
 @torch.no_grad()
-def enliven(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def enliven(model: nn.Module, inputs: Inputs) -> None:
     """Undo what would hide a wrong cut (zero-initialised scales, trivial statistics), then calibrate."""
     for name, parameter in model.named_parameters():
         if parameter.numel() and parameter.abs().max() < 1e-3:
@@ -82,7 +113,7 @@ def enliven(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         norm.momentum = None  # a plain average: one batch sets the statistics
         norm.reset_running_stats()
         norm.train()
-    model(*(torch.cat([x, torch.randn_like(x), torch.randn_like(x)]) for x in inputs))
+    model(*batch(inputs, 3))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         if norm.running_var is not None:
@@ -90,12 +121,14 @@ def enliven(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     model.eval()
 
 
-def smallest_input(model: nn.Module, shape: tuple[int, ...], kind: str) -> tuple[Tensor, ...]:
+def smallest_input(model: nn.Module, shape: tuple[int, ...], kind: str) -> Inputs:
     """The first size that the network accepts, one sample."""
     generator = torch.Generator().manual_seed(0)
-    sizes = [size for size in SIZES if size < shape[-1]] if kind not in ("video", "detection") else []
+    sizes = [size for size in SIZES if size < shape[-1]] if kind not in ("video", "detection", "flow") else []
     for candidate in [*((shape[0], size, size) for size in sizes), shape]:
-        inputs = (torch.randn((1, *candidate), generator=generator),)
+        inputs: Inputs = tuple(torch.randn((1, *candidate), generator=generator) for _ in range(1 + (kind == "flow")))
+        if kind == "detection" and not isinstance(model, DetectorCore):
+            inputs = ([inputs[0][0]],)
         try:
             with torch.no_grad():
                 outputs = tree_leaves(model(*inputs))
@@ -106,7 +139,7 @@ def smallest_input(model: nn.Module, shape: tuple[int, ...], kind: str) -> tuple
     raise RuntimeError(f"the network accepts none of {sizes} and {shape}")
 
 
-def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> int:
+def counted_macs(model: nn.Module, inputs: Inputs) -> int:
     """Convolution and linear multiply-adds by the counter of torch."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(*inputs)
@@ -114,7 +147,7 @@ def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> int:
     return sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) // 2
 
 
-def frozen_share(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any) -> float:
+def frozen_share(model: nn.Module, inputs: Inputs, graph: Any) -> float:
     """Share of the output channels of the convolution and linear layers that ran which no group can cut."""
     widths: dict[str, int] = {}
 
@@ -141,6 +174,39 @@ def frozen_share(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any) -> fl
     return 1 - cut / max(1, sum(widths.values()))
 
 
+def train_step(model: nn.Module, inputs: Inputs) -> None:
+    """One step of gradient descent on two samples; detectors and their losses get boxes, masks and keypoints."""
+    model.train()
+    inputs = batch(inputs, 2)
+    if isinstance(inputs[0], list):
+        height, width = inputs[0][0].shape[1:]
+        target = {
+            "boxes": torch.tensor([[10.0, 10.0, 0.5 * width, 0.6 * height], [30.0, 40.0, 0.9 * width, 0.8 * height]]),
+            "labels": torch.tensor([1, 1]),
+            "masks": torch.ones(2, height, width, dtype=torch.uint8),
+            "keypoints": torch.tensor([40.0, 50.0, 1.0]).expand(2, 17, 3),
+        }
+        losses = list(model(*inputs, [dict(target), dict(target)]).values())
+    else:
+        losses = [output.square().mean() for output in tree_leaves(model(*inputs)) if output.is_floating_point()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    torch.stack(losses).sum().backward()
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert parameter.isfinite().all(), f"{name} is not finite after a step"
+
+
+def save_and_load(model: nn.Module, plan: Any, fresh: nn.Module) -> None:
+    """Write the network to a folder and read it back into a freshly built one."""
+    with tempfile.TemporaryDirectory() as folder:
+        lcprune.save(folder, model, plan)
+        loaded = lcprune.load(folder, fresh)
+    ours, theirs = model.state_dict(), loaded.state_dict()
+    assert list(ours) == list(theirs), "other tensors were loaded than saved"
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), f"{name} was loaded with other numbers than saved"
+
+
 def measure(name: str, kind: str, export_times: bool) -> dict[str, Any]:
     """Everything there is to say of one network; `stage` is where it stopped if it did."""
     torch.manual_seed(0)
@@ -160,14 +226,17 @@ def _measure(record: dict[str, Any], name: str, kind: str, export_times: bool) -
     model, shape = build(name, kind)
     model.eval()
     inputs = smallest_input(model, shape, kind)
-    record["input"] = list(inputs[0].shape)
+    whole = isinstance(inputs[0], list)
+    record["input"] = [1, *inputs[0][0].shape] if whole else list(inputs[0].shape)
+    if kind == "detection":
+        record["whole"] = whole
     enliven(model, inputs)
     with torch.no_grad():
         before = [output.shape for output in tree_leaves(model(*inputs))]
     record["built_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     warm = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
     lcprune.trace(warm, torch.randn(1, 3, 8, 8))  # imports that the first trace of a process pays for
-    if export_times:
+    if export_times and not whole:
         start = time.perf_counter()
         with torch.no_grad():
             torch.export.export(model, inputs, strict=False)
@@ -210,7 +279,7 @@ def _measure(record: dict[str, Any], name: str, kind: str, export_times: bool) -
     record["stage"] = "run"
     with torch.no_grad():
         after = [output.shape for output in tree_leaves(smaller(*inputs))]
-    assert before == after, f"output shapes were {before}, are {after}"
+    assert whole or before == after, f"output shapes were {before}, are {after}"  # other boxes may be found
     record["macs_after_match"] = plan.macs == counted_macs(smaller, inputs)
     record["params_after_match"] = plan.params == sum(parameter.numel() for parameter in smaller.parameters())
     record["stage"] = "verify"
@@ -224,6 +293,10 @@ def _measure(record: dict[str, Any], name: str, kind: str, export_times: bool) -
     record["stage"] = "cost"
     wrong = [key for key in counts if not record[key]]
     assert not wrong, f"counted cost differs: {wrong}"
+    record["stage"] = "save"
+    save_and_load(smaller, plan, build(name, kind)[0])
+    record["stage"] = "train"
+    train_step(smaller, inputs)
     record["stage"], record["ok"] = "done", True
 
 

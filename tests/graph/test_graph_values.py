@@ -1,4 +1,4 @@
-"""Networks that look at their values: boxes chosen by score, masks, loops, branches. The dense part is cut all the same."""
+"""Networks that look at their values: boxes chosen by score, masks, loops, branches. They are cut all the same."""
 
 from __future__ import annotations
 

@@ -259,6 +259,14 @@ class LabelPass(TorchDispatchMode):
 def _shape_only(call: Call) -> Any:
     """The result on `meta` of operators that torch decomposes there into dozens of others; None for all else."""
     x = call.tensors[0]
+    if call.name == "aten::grid_sampler_2d":
+        grid = call.tensors[1]
+        fits = x.ndim == grid.ndim == 4 and x.shape[0] == grid.shape[0] and grid.shape[3] == 2 and x.dtype == grid.dtype
+        return x.new_empty([*x.shape[:2], *grid.shape[1:3]]) if fits else None
+    if call.name in ("aten::upsample_bicubic2d", "aten::upsample_bilinear2d") and x.ndim == 4 and call.args[1]:
+        last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+        layout = torch.channels_last if last else torch.contiguous_format
+        return torch.empty([*x.shape[:2], *call.args[1]], dtype=x.dtype, device="meta", memory_format=layout)
     if call.name == "aten::gelu":
         return torch.empty_like(x)
     if call.name == "aten::native_batch_norm" and call.args[5] is False and len(call.tensors) >= 3:
