@@ -23,6 +23,7 @@ from lcprune.graph.values import Values
 
 Atoms = NDArray[np.int64]
 _RESULT = "_lcprune_result"
+_LARGE = 1 << 16  # elements of a layer that is laid out over space too, such as a detector's answers for all boxes
 _LAYERS = frozenset({"aten::convolution", "aten::addmm", "aten::mm", "aten::linear"})
 
 
@@ -190,7 +191,7 @@ class Discover(LabelPass):
         return layer
 
     def freeze(self, layer: Tensor, reason: str) -> None:
-        self.frozen.append((_numpy(layer), f"{self.module}: {reason}" if self.module else reason))
+        self.frozen.append((distinct(layer), f"{self.module}: {reason}" if self.module else reason))
 
     def phantom(self, length: int, reason: str = "") -> Tensor:
         # -1 is kept for "some phantom", so the first one here is -2.
@@ -323,8 +324,19 @@ def tied(layer: Tensor, dim: int) -> tuple[Atoms, Atoms, Atoms]:
 
 def real(layer: Tensor) -> Atoms:
     """The atoms of a layer, each once, sorted, without phantoms."""
-    atoms = np.unique(layer.numpy())
+    atoms = distinct(layer)
     return atoms[atoms >= 0]
+
+
+def distinct(layer: Tensor) -> Atoms:
+    """The atoms of a layer, each once, sorted."""
+    atoms = layer.reshape(-1).numpy()
+    if len(atoms) < _LARGE:
+        return np.unique(atoms)
+    low = int(atoms.min())
+    seen = np.zeros(int(atoms.max()) - low + 1, dtype=bool)
+    seen[atoms - low] = True
+    return np.flatnonzero(seen) + low
 
 
 def _numpy(layer: Tensor) -> Atoms:
