@@ -145,7 +145,8 @@ class _Comparison:
         numbers = passes
         if self.fresh is not self.smaller:
             _, numbers, own = self._run(self.fresh, inputs, modes)
-        silence = Silence(copy_with(self.model, lambda name, tensor: self._cast(tensor).clone()), self.plan.cuts)
+        whole = copy_with(self.model, lambda name, tensor: self._cast(tensor).clone())
+        silence = Silence(whole, self.plan.cuts, self.dtype)
         least = found.least
         for (training, position), (got, _, decided) in passes.items():
             set_mode(silence.model, training)
@@ -191,7 +192,7 @@ class _Comparison:
         if smaller is self.fresh:  # the network that is checked keeps the numbers that it came with
             for change in watch.watched(self.plan.changes):
                 set_number(model.get_submodule(change.module), change.attribute, change.index, change.new)
-        run = Numbers(model)
+        run = Numbers(model, precision=self.dtype)
         passes: dict[tuple[bool, int], Pass] = {}
         for training in modes:
             set_mode(model, training)

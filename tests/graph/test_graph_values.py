@@ -114,10 +114,25 @@ def test_verify_sees_a_wrong_cut_that_changes_decisions_alone(layer: str) -> Non
     assert not lcprune.verify(net, plan, images(), wrong).ok
 
 
-def test_a_tie_is_broken_as_in_the_cut_network() -> None:
-    """On a constant image all inner cells score the same, but for rounding, and either network may take any."""
-    flat = ([torch.full((3, 12, 12), 0.7)],)
-    assert lcprune.verify(detector(0.1), half_of_a_detector(), flat).ok
+class CoinToss(nn.Module):
+    """The same number computed in two ways: which is larger is a matter of rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.head = nn.Conv2d(3, 16, 3), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x).relu().movedim(1, -1)
+        other = (y.unsqueeze(-2) * self.head.weight).sum(-1) + self.head.bias
+        return torch.where(self.head(y) > other, 1.0, 2.0)
+
+
+def test_verify_has_both_networks_decide_alike() -> None:
+    torch.manual_seed(0)
+    net, x = CoinToss().eval(), torch.randn(2, 3, 12, 12)
+    plan = lcprune.trace(net, x).plan({"a": range(1, 16, 2)})
+    verification = lcprune.verify(net, plan, x)
+    assert verification.ok and verification.max_error < 1e-12, str(verification)
 
 
 class Between(nn.Module):

@@ -37,10 +37,14 @@ class Numbers(LabelPass):
     Args:
         model: the network, on the CPU.
         weights: labels of parameters and buffers, by name.
+        precision: of constants that the code makes of numbers alone, whatever precision it names; None for that one.
     """
 
-    def __init__(self, model: nn.Module, weights: Mapping[str, Labels] | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, weights: Mapping[str, Labels] | None = None, precision: torch.dtype | None = None
+    ) -> None:
         super().__init__(model, weights or {})
+        self.precision = precision
         self.used: list[Used] = []
         self.decided: list[Decision] = []
         self.least = torch.float64  # the coarsest precision in which something was computed
@@ -58,14 +62,15 @@ class Numbers(LabelPass):
         return out
 
     def _settled(self, call: Call, out: Any) -> Any:
-        """The result; of a random operator, the same value in every place."""
+        """The result; of a random operator, the same value in every place; a constant in the wanted precision."""
         if torch.Tag.nondeterministic_seeded in call.func.tags:
             uniform, normal = torch.rand((), generator=self._random), torch.randn((), generator=self._random)
             settle(call, out, float(uniform), float(normal))
-        return out
+        constant = isinstance(out, Tensor) and out.is_floating_point() and not call.inplace and _of_numbers(call)
+        return out.to(self.precision) if constant and self.precision is not None else out
 
     def after(self, call: Call, out: Any) -> None:
-        if not call.tensors or call.name == "aten::lift_fresh" or all(map(_is_written, call.tensors)):
+        if _of_numbers(call):
             for tensor in tree_iter(out):
                 if isinstance(tensor, Tensor):
                     setattr(tensor, _WRITTEN, True)
@@ -84,9 +89,15 @@ class Silence(Numbers):
     Args:
         model: the uncut network, on the CPU.
         kept: weight name -> dimension -> kept positions.
+        precision: as for `Numbers`.
     """
 
-    def __init__(self, model: nn.Module, kept: Mapping[str, Mapping[int, NDArray[np.int64]]]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        kept: Mapping[str, Mapping[int, NDArray[np.int64]]],
+        precision: torch.dtype | None = None,
+    ) -> None:
         self.numbers: Sequence[Used] = ()
         self.decisions: Iterator[Decision] = iter(())
         self.borders: list[Border] = []
@@ -108,7 +119,7 @@ class Silence(Numbers):
                     gone.append(removed)
                     start += length
             weights[name] = Labels(tuple(layers), weight=True)
-        super().__init__(model, weights)
+        super().__init__(model, weights, precision)
         # The last entry answers for phantoms, whose label is -1: padding stays.
         self.gone = torch.cat([*gone, torch.zeros(1, dtype=torch.bool)])
         self.mixed: set[str] = set()
@@ -263,6 +274,11 @@ def _resized(call: Call, args: tuple[Any, ...]) -> tuple[Any, ...]:
     elif call.name in ("aten::native_layer_norm", "aten::_fused_rms_norm", "aten::rms_norm"):
         changed[1] = list(args[0].shape[args[0].ndim - len(args[1]) :])
     return tuple(changed)
+
+
+def _of_numbers(call: Call) -> bool:
+    """Whether an operator makes a tensor of numbers alone."""
+    return not call.tensors or call.name == "aten::lift_fresh" or all(map(_is_written, call.tensors))
 
 
 def _is_written(tensor: Tensor) -> bool:
