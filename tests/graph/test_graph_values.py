@@ -168,6 +168,12 @@ def _written_twice(net: Between, x: Tensor) -> Tensor:
     return out
 
 
+def _a_number_per_sample(net: Between, x: Tensor) -> Tensor:
+    y, dark = net.a(x).movedim(1, -1).clone(), x.mean((1, 2, 3)) < 0
+    y[dark] = x.mean((1, 2, 3))[dark][:, None, None, None]
+    return y.movedim(-1, 1)
+
+
 def _as_many_as_are_positive(net: Between, x: Tensor) -> Tensor:
     y = net.a(x)
     count = int((y.amax((0, 2, 3)) > -99).sum())
@@ -186,6 +192,8 @@ CODE: dict[str, tuple[Callable[[Between, Tensor], Tensor], bool]] = {
     "as many as are positive": (_as_many_as_are_positive, False),
     "chosen by mask": (_chosen_by_mask, True),
     "a branch": (lambda net, x: net.a(x) if x.sum() > -1e9 else net.other(x), True),
+    "a value on the CPU": (lambda net, x: net.a(x) * x.mean().to("cpu").item(), True),
+    "a number per sample": (_a_number_per_sample, True),
     "a value in a list": (lambda net, x: net.a(x) * x.mean((1, 2, 3)).tolist()[0], True),
 }
 

@@ -175,7 +175,9 @@ class LabelPass(TorchDispatchMode):
         return current_site(until=LabelPass.forward.__code__)
 
     def prepare(self, call: Call) -> Call:
-        """Constants that the code keeps elsewhere join a network that runs on shapes alone."""
+        """Constants that the code keeps elsewhere join a network that runs on shapes alone, and nothing leaves it."""
+        if call.name == "aten::_to_copy" and call.kwargs.get("device") and call.input.device.type == "meta":
+            return Call(call.func, call.args, {**call.kwargs, "device": torch.device("meta")}, self.labels_of)
         places = {tensor.device.type for tensor in call.tensors}
         if "meta" not in places or len(places) == 1:
             return call

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_iter
 
 from lcprune.graph.labels import Labels, Taken, pad_rank, reshape_layer, squeeze_constant, squeeze_strides, varying
 from lcprune.graph.rules.elementwise import combine
-from lcprune.graph.rules.table import Call, Outcome, is_mask, is_shared, rule
+from lcprune.graph.rules.table import Call, Outcome, rule
 
 if TYPE_CHECKING:
     from lcprune.graph.label_pass import LabelPass
@@ -306,11 +306,9 @@ def constant_pad(run: LabelPass, call: Call, out: Any) -> Outcome:
     return Labels(tuple(layers), weight=call.labels[0].weight)
 
 
-@rule("index", "index_select", "gather", "embedding", "take", "take_along_dim")
+@rule("index_select", "gather", "embedding", "take", "take_along_dim")
 def index(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Positions chosen by numbers kept elsewhere: a labelled axis that is indexed cannot be cut."""
-    if call.name == "aten::index":
-        return _index(run, call, out)
     layers = []
     for layer in call.labels[0].layers:
         if call.name == "aten::index_select" and layer.shape[call.args[1]] == 1:
@@ -323,85 +321,3 @@ def index(run: LabelPass, call: Call, out: Any) -> Outcome:
         for layer in label.layers:
             run.freeze(layer, "holds positions")
     return call.labels[0].moved(layers)
-
-
-def _index(run: LabelPass, call: Call, out: Any) -> Outcome:
-    places = _Places(call)
-    layers = []
-    for layer in call.labels[0].layers:
-        if any(layer.shape[dim] > 1 for dim in places.dims):
-            run.freeze(layer, "is chosen by position (index)")
-        else:
-            layers.append(layer.reshape(places.chosen(layer.shape)))
-    _freeze_indices(run, call)
-    return Labels(tuple(layers), weight=call.labels[0].weight)
-
-
-class _Places:
-    """Which dimensions the indices of an operator choose from, and where the chosen elements lie."""
-
-    def __init__(self, call: Call) -> None:
-        self.dims: list[int] = []
-        self.rank, dim = 0, 0
-        for index in call.args[1]:
-            count = index.ndim if is_mask(index) else 1
-            if index is not None:
-                self.dims += range(dim, dim + count)
-                self.rank = max(self.rank, 1 if is_mask(index) else index.ndim)
-            dim += count
-        together = self.dims == list(range(self.dims[0], self.dims[-1] + 1))
-        self.front = self.dims[0] if together else 0
-
-    def chosen(self, shape: Sequence[int]) -> list[int]:
-        """The shape of a layer after choosing: one position for whatever was chosen."""
-        rest = [length for dim, length in enumerate(shape) if dim not in self.dims]
-        return rest[: self.front] + [1] * self.rank + rest[self.front :]
-
-    def fits(self, written: Sequence[int], shape: Sequence[int]) -> bool:
-        """Whether something of one shape can be written there, along the other dimensions of a tensor."""
-        wanted = self.chosen(shape)
-        given = [1] * (len(wanted) - len(written)) + list(written)
-        chosen = range(self.front, self.front + self.rank)
-        return all(
-            dim in chosen or own in (1, length) for dim, (own, length) in enumerate(zip(given, wanted, strict=True))
-        )
-
-    def put(self, layer: Tensor, ndim: int) -> Tensor | None:
-        """A layer of what is written, as one of what is written to; None if it varies along the chosen elements."""
-        layer = pad_rank(layer, ndim - len(self.dims) + self.rank)
-        if varying(layer) & set(range(self.front, self.front + self.rank)):
-            return None
-        rest = [length for dim, length in enumerate(layer.shape) if not self.front <= dim < self.front + self.rank]
-        lengths = iter(rest)
-        return layer.reshape([1 if dim in self.dims else next(lengths) for dim in range(ndim)])
-
-
-def _freeze_indices(run: LabelPass, call: Call) -> None:
-    for index in call.args[1]:
-        for layer in call.labels_of(index).layers if isinstance(index, Tensor) else ():
-            run.freeze(layer, "holds positions")
-
-
-@rule("index_put", "_unsafe_index_put", "_index_put_impl", uneven=True)
-def index_put(run: LabelPass, call: Call, out: Any) -> Outcome:
-    """Written at positions of unlabelled axes (boxes of one size among all boxes); the other axes meet."""
-    target, written = call.input, call.args[2]
-    places = _Places(call)
-    if not places.fits(written.shape, target.shape):  # on shapes alone nobody else says so
-        raise RuntimeError(f"shape {list(written.shape)} cannot be written by index to shape {list(target.shape)}")
-    own, labels = call.labels_of(target), call.labels_of(written)
-    moved = [places.put(layer, target.ndim) for layer in labels.layers]
-    apart = all(not varying(layer) & set(places.dims) for layer in own.layers) and None not in moved
-    _freeze_indices(run, call)
-    if not apart or (call.inplace and labels.layers and is_shared(target)):
-        for layer in (*own.layers, *labels.layers):
-            run.freeze(layer, "is written by position (index_put)")
-    if call.inplace and not labels.uniform:
-        run.wrote(target)
-    if not apart:
-        return Labels(own.layers)
-    lengths = [1 if dim in places.dims else length for dim, length in enumerate(target.shape)]
-    whole = [length if written.numel() > 1 else 1 for length in lengths]
-    label = replace(labels.moved([layer for layer in moved if layer is not None]), uniform=labels.uniform)
-    merged = combine(run, [target.shape, whole], [own, label], target.ndim)
-    return Labels(merged.layers, weight=merged.weight)
