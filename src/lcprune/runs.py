@@ -30,6 +30,7 @@ from lcprune.toml import dump_toml, read_toml
 logger = logging.getLogger("lcprune")
 
 CONFIG, ENVIRONMENT, LOG, RECORDS = "config.toml", "environment.json", "log.txt", "records"
+NETWORKS, PLAN, WEIGHTS, NETWORK = "networks", "plan.json", "model.safetensors", "network.json"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -109,10 +110,24 @@ class RunFolder:
         if not run.path.is_dir():
             raise ConfigError(f"there is no run folder {run.path}")
         if not run.file(CONFIG).is_file():
-            raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}")
+            raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}, and no network ({WEIGHTS}) either")
         run.settings = read_toml(run.file(CONFIG))
         run.command = str(run.settings.pop("command", "?"))
         return run
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Read a run folder, or one with a network in it: with the settings of the run that the network belongs to.
+
+        Raises:
+            ConfigError: there is no such folder, or it was not written by lcprune.
+        """
+        folder = on_this_machine(path)
+        if (folder / CONFIG).is_file() or not any((folder / name).is_file() for name in (PLAN, WEIGHTS)):
+            return cls.open(path)
+        above = folder.resolve().parent.parent
+        run = cls.open(above) if folder.resolve().parent.name == NETWORKS and (above / CONFIG).is_file() else None
+        return cls(path, "network" if run is None else run.command, {} if run is None else run.settings)
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> RunFolder:
@@ -177,6 +192,12 @@ class RunFolder:
             self._handler.close()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             raise Interrupted(str(self.path)) from None
+
+
+def network_folder(title: str) -> str:
+    """Where a network is in its run's folder: `lcp 50 %` in `networks/lcp-50-pc`."""
+    plain = "".join(c if c.isalnum() or c == "." else " " for c in title.replace("%", "pc"))
+    return f"{NETWORKS}/{'-'.join(plain.split())}"
 
 
 def default_folder(command: str, subject: str) -> Path:

@@ -39,6 +39,7 @@ class Setup:
     Attributes:
         task: all but the limits.
         folder: of the run, on this machine; None if there is none.
+        networks: where the networks are saved; None for nowhere.
         clock: what predicts and measures latency; None without a limit on it.
         scheduled: whether the user says what stays.
     """
@@ -47,6 +48,7 @@ class Setup:
     folder: Path | None
     clock: Clock | None
     scheduled: bool = False
+    networks: Path | None = None
 
     def limits(self, own: Mapping[str, Limit]) -> Limits:
         """Limits by what they limit, with what predicts the latency."""
@@ -103,7 +105,8 @@ def set_up(
         engine=engine,
     )
     with engine:
-        yield Setup(task, folder, clock, all(method.scheduled for method in methods))
+        scheduled = all(method.scheduled for method in methods)
+        yield Setup(task, folder, clock, scheduled, folder if job.networks else None)
 
 
 def columns(macs: Several | None, params: Several | None, latency: Latency | None) -> dict[str, tuple[Limit, ...]]:

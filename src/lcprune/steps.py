@@ -92,7 +92,10 @@ def prune_in_steps(
         progress=progress,
     ) as setup:
         limits = tightening(setup, given, steps)
-        return _iterate(setup, chosen, tune, limits, given[LATENCY][-1] if LATENCY in given else None, how)
+        result = _iterate(setup, chosen, tune, limits, given[LATENCY][-1] if LATENCY in given else None, how)
+        if setup.networks is not None:
+            result.save(setup.networks)
+        return result
 
 
 def _iterate(

@@ -54,7 +54,6 @@ def prune(
     needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
     why = f"method {method!r} with metric {metric!r} and epochs={epochs}" if needs_data else None
     with open_study(ctx, [method], [] if macs is None else [macs], why) as study:
-        study.network.describe(study.run, pruned=True)
         study.keep(make_network(study, method, limits, seed))
 
 
@@ -117,7 +116,7 @@ def pareto(
             min_keep=study.min_keep,
             multiple_of=study.multiple_of,
             seed=seed,
-            run=lcprune.Job(folder, folder.exists(), study.engine),
+            run=lcprune.Job(folder, folder.exists(), study.engine, networks=False),
             progress=study.progress,
             **timed,
         )

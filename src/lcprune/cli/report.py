@@ -34,7 +34,7 @@ def report(
     from lcprune.report import write_report
 
     with wrong_usage():
-        opened = [RunFolder.open(path) for path in runs]
+        opened = [RunFolder.read(path) for path in runs]
     page = write_report(opened, out or opened[0].file("report.html"), title)
     if json_:
         print_json({"report": str(page), "figures": sorted(str(f) for f in (page.parent / "figures").glob("*.svg"))})

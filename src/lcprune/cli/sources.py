@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +60,14 @@ def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | Non
         params["input_shape"] = tuple(network.example.shape[1:])
 
 
-def folder_setting(name: str, setting: str) -> Any:
-    """A setting of the run folder called `name`; None if that is no folder."""
-    if not Path(name).is_dir():
-        return None
-    with wrong_usage():
-        return RunFolder.open(name).settings.get(setting)
+def data_name(given: Mapping[str, Any]) -> str | None:
+    """The data that the options name, or those of the folder that they take the network or its weights from."""
+    found: str | None = given["data"]
+    for name in (given["model"], given["weights"]):
+        if found is None and name is not None and Path(name).is_dir():
+            with wrong_usage():
+                found = RunFolder.read(name).settings.get("data")
+    return found
 
 
 def pick_device(name: str) -> torch.device:

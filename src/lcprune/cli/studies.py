@@ -12,8 +12,8 @@ from lcprune.cli.machines import open_engine
 from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
 from lcprune.cli.show import listen, tell, write_run_report
 from lcprune.cli.sources import (
+    data_name,
     describe_source,
-    folder_setting,
     need_data,
     need_labels,
     open_data,
@@ -47,7 +47,7 @@ def open_study(
     device = pick_device(given["device"])
     if given["engine"] == "local":  # workers elsewhere find out for themselves
         check_precision(device, tuning, evaluation)
-    data = given["data"] or folder_setting(model, "data")
+    data = data_name(given)
     if why and data is None:
         open_network(*named)  # a wrong name is the first thing to hear of
     dataset = need_data(data, why, seed) if why else open_data(data, seed)

@@ -14,7 +14,7 @@ from torch import nn
 from lcprune.cli.command import UsageError, sections, start_run
 from lcprune.cli.prepare import check_precision, make_recipe
 from lcprune.cli.show import listen, tell, write_run_report
-from lcprune.cli.sources import describe_source, folder_setting, need_data, need_labels, open_network, pick_device
+from lcprune.cli.sources import data_name, describe_source, need_data, need_labels, open_network, pick_device
 from lcprune.data import Dataset
 from lcprune.runs import RunFolder
 from lcprune.study import Network, judge
@@ -63,7 +63,7 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
     listen(given["quiet"])
     device = pick_device(given["device"])
     check_precision(device, recipe)
-    dataset = need_data(given["data"] or folder_setting(model, "data"), why, seed)
+    dataset = need_data(data_name(given), why, seed)
     need_labels(dataset, why)
     named = (model, given["weights"], given["num_classes"], given["input_shape"])
     network = open_network(*named, dataset, device, seed)
@@ -80,8 +80,10 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
 
 def _teacher(network: Network) -> nn.Module:
     """The network before it was pruned, with its weights: what distillation imitates."""
-    if network.plan is None or network.run is None or network.run.command != "prune":
-        raise UsageError("tune.distill needs a teacher, the network before it was pruned: tune a folder of `prune`")
+    if network.plan is None or network.run is None or network.run.command not in ("prune", "pareto", "compare"):
+        raise UsageError(
+            "tune.distill needs a teacher, the network before it was pruned: tune one of `prune`, `pareto` or `compare`"
+        )
     source = network.run.settings
     named = (str(source["model"]), *(source.get(name) for name in ("weights", "num_classes", "input_shape")))
     return open_network(*named, device=network.example.device).model

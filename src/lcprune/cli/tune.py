@@ -33,7 +33,8 @@ def tune(
       lcprune tune runs/prune --set tune.distill=0.5 --out runs/tuned
     """
     from lcprune.cli.training import open_training
-    from lcprune.study import WEIGHTS, epoch_rows
+    from lcprune.runs import WEIGHTS
+    from lcprune.study import epoch_rows
     from lcprune.tune.checkpoint import save_weights
 
     with open_training(ctx, "tuning") as session:
@@ -70,13 +71,13 @@ def evaluate(
 
       lcprune evaluate resnet56 --weights resnet56.safetensors --data cifar10:PATH --split val
     """
-    from lcprune.cli.sources import folder_setting, need_data, need_labels, open_network, pick_device
+    from lcprune.cli.sources import data_name, need_data, need_labels, open_network, pick_device
     from lcprune.tune import evaluate as measure
 
     if split not in ("train", "val", "test"):
         raise UsageError(f"--split {split}: choose train, val or test")
     where = pick_device(device)
-    dataset = need_data(data or folder_setting(model, "data"), "evaluating", seed)
+    dataset = need_data(data_name({"data": data, "model": model, "weights": weights}), "evaluating", seed)
     need_labels(dataset, "evaluating")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
     loss, accuracy = measure(network.model, dataset, split, device=where)

@@ -61,6 +61,9 @@ class FileSplit:
     bgr: bool = False
     bicubic: bool = False
 
+    def __repr__(self) -> str:
+        return f"FileSplit({len(self):,} images{f', the first {self.paths[0]}' if self.paths else ''})"
+
     def __len__(self) -> int:
         return len(self.paths)
 

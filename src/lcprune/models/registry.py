@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lcprune.copies import ORIGIN
 from lcprune.errors import ModelError, first_line
 from lcprune.models.mobilenet import MobileNetV2
 from lcprune.models.resnet import ResNet
@@ -81,6 +82,7 @@ def build(
         raise ModelError(f"{name} has no published weights; give a file instead of weights={PRETRAINED!r}")
     if weights is not None and not pretrained:
         load_weights(model, weights, new_head=new_head)
+    setattr(model, ORIGIN, {"model": _absolute(name), "num_classes": num_classes})
     return model
 
 
@@ -195,6 +197,11 @@ def _from_file(spec: str, num_classes: int | None) -> nn.Module:
 
 def _is_factory(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
+
+
+def _absolute(name: str) -> str:
+    path, _, function = name.rpartition(":")
+    return f"{Path(path).resolve()}:{function}" if _is_factory(name) else name
 
 
 def _classes(num_classes: int | None) -> dict[str, int]:

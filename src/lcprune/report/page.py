@@ -18,9 +18,10 @@ from lcprune.report.figure import Figure
 from lcprune.report.insides import latency, metric, schedule, search
 from lcprune.report.records import Records, Row, collect, summarise
 from lcprune.report.render import javascript, pictures, svg, write_figures
-from lcprune.report.tables import html_table, result_table
+from lcprune.report.tables import result_table
 from lcprune.report.theme import vega_config
 from lcprune.runs import CONFIG, ENVIRONMENT, RunFolder, version
+from lcprune.summary import html_table
 
 # In the order of the page.
 _FIGURES = (frontier_macs, frontier_params, before_after, schedule, search, metric, latency, training)
