@@ -32,6 +32,9 @@ logger = logging.getLogger("lcprune")
 CONFIG, ENVIRONMENT, LOG, RECORDS = "config.toml", "environment.json", "log.txt", "records"
 NETWORKS, PLAN, WEIGHTS, NETWORK = "networks", "plan.json", "model.safetensors", "network.json"
 
+# What the last line of a log begins with.
+_DONE, _STOPPED = "done", "stopped by"
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C inside a run; carries the folder from which to go on."""
@@ -153,6 +156,18 @@ class RunFolder:
         """A path inside the folder."""
         return self.path.joinpath(*parts)
 
+    @property
+    def stopped(self) -> str | None:
+        """How an unfinished run ended, as its log says; None if it is done, or about to be: its own report is last."""
+        log = self.file(LOG)
+        if self._handler is not None or not log.is_file():
+            return None
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        said = next((line.partition(" INFO ")[2] for line in reversed(lines) if " INFO " in line), "")
+        if said.startswith(_DONE):
+            return None
+        return said if said.startswith(_STOPPED) else "ended without a word, or still going on"
+
     def records(self, name: str) -> list[dict[str, Any]]:
         """The rows recorded under `name`; none if there are none."""
         path = self.file(RECORDS, f"{name}.json")
@@ -185,7 +200,7 @@ class RunFolder:
         seconds = time.monotonic() - self._started
         if self._handler is not None:
             logger.removeHandler(self._handler)
-            outcome = "done" if kind is None else f"stopped by {kind.__name__}: {value}"
+            outcome = _DONE if kind is None else f"{_STOPPED} {kind.__name__}: {value}"
             message = f"{outcome} after {seconds:.1f} s"
             # Only the file: the terminal hears of it from the command itself.
             self._handler.handle(logging.LogRecord("lcprune", logging.INFO, "", 0, message, None, None))

@@ -86,7 +86,11 @@ def _title(plan: Plan) -> str:
 
 def _frozen(plan: Plan) -> list[str]:
     whole = [name for name, own in plan.kept.items() if len(own) == plan.sizes[name]]
-    lines = ["", "cannot be cut:", *(f"  {name}: {why}" for name, why in plan.frozen.items())] if plan.frozen else []
+    reasons: dict[str, list[str]] = {}
+    for name, why in plan.frozen.items():
+        reasons.setdefault(why, []).append(name)
+    lines = ["", "cannot be cut:"] if reasons else []
+    lines += [f"  {', '.join(names)}: {why}" for why, names in reasons.items()]
     return [*lines, "", f"could be cut, and stay whole: {', '.join(whole)}"] if whole else lines
 
 

@@ -100,10 +100,10 @@ def open_network(
     return network
 
 
-def trace_network(network: Network) -> ChannelGraph:
-    """Trace a network, and say how long it took."""
+def trace_network(network: Network, ignore: Sequence[str] = ()) -> ChannelGraph:
+    """Trace a network, but for what must not shrink, and say how long it took."""
     started = time.perf_counter()
-    graph = trace(network.model, network.example)
+    graph = trace(network.model, network.example, ignore=ignore)
     seconds = time.perf_counter() - started
     logger.info("traced %s: %d groups in %.1f s", network.name, len(graph.groups), seconds)
     return graph
