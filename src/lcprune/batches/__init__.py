@@ -5,7 +5,19 @@ for batch in collate(samples, 128, "cuda"):
     call(model, batch.inputs)
 """
 
+from lcprune.batches.check import check_samples, check_weights
 from lcprune.batches.draw import Batch, collate, draw, fingerprint, together
 from lcprune.batches.running import arithmetic, call, loss_of
 
-__all__ = ["Batch", "arithmetic", "call", "collate", "draw", "fingerprint", "loss_of", "together"]
+__all__ = [
+    "Batch",
+    "arithmetic",
+    "call",
+    "check_samples",
+    "check_weights",
+    "collate",
+    "draw",
+    "fingerprint",
+    "loss_of",
+    "together",
+]

@@ -178,7 +178,11 @@ def _samples(batch: Any) -> _Rows:
     if isinstance(batch, (torch.Tensor, dict)):
         batch = batch, ()  # inputs alone
     if not isinstance(batch, (tuple, list, Batch)) or len(tuple(batch)) != 2:
-        raise DataError(f"data must give (input, target) batches or inputs alone, not {type(batch).__name__}")
+        parts = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+        raise DataError(
+            f"data must give (input, target) batches or inputs alone, not a {type(batch).__name__}{parts}; several "
+            "inputs go together: ((first, second), target)"
+        )
     pair = pytree.tree_map(_tensor, tuple(batch))
     sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(pair) if leaf.ndim}
     if len(sizes) != 1 or any(leaf.ndim == 0 for leaf in pytree.tree_leaves(pair)):

@@ -11,7 +11,8 @@ import torch
 import typer
 from torch import nn
 
-from lcprune.cli.command import UsageError, sections, start_run
+from lcprune.batches import check_weights
+from lcprune.cli.command import UsageError, sections, start_run, wrong_usage
 from lcprune.cli.prepare import check_precision, make_recipe
 from lcprune.cli.show import listen, tell, write_run_report
 from lcprune.cli.sources import data_name, describe_source, need_data, need_labels, open_network, pick_device
@@ -67,6 +68,8 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
     need_labels(dataset, why)
     named = (model, given["weights"], given["num_classes"], given["input_shape"])
     network = open_network(*named, dataset, device, seed)
+    with wrong_usage():
+        check_weights(network.model)
     teacher = _teacher(network) if recipe.distill > 0 else None
     describe_source(ctx, network, dataset)
     with start_run(ctx, str(ctx.info_name), model) as run:

@@ -51,12 +51,13 @@ def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: 
         dataset = imagenet.read(rest)
     elif kind in _FOLDERS and rest:
         train, own_val, test, classes = _FOLDERS[kind](Path(rest).expanduser())
+        train, test, validation = folders.fitted(spec, train, test, own_val or train.subset([]))
         dataset = Dataset(
             spec,
             len(classes),
             (3, train.size, train.size),
             train,
-            own_val or train.subset([]),
+            validation,
             test,
             folders.IMAGENET_MEAN,
             folders.IMAGENET_STD,

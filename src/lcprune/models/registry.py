@@ -213,7 +213,9 @@ def _torchvision(name: str, num_classes: int | None, pretrained: bool) -> nn.Mod
     if name not in models.list_models():
         raise _unknown("torchvision", name, models.list_models())
     # Their training-only auxiliary classifiers and random initialisation warnings are of no use here.
-    extra = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    extra: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
+        extra["weights_backbone"] = None  # nobody asked for a download
     if not pretrained:
         return models.get_model(name, weights=None, **_classes(num_classes), **extra)
     try:

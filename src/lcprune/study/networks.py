@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune import models
+from lcprune.batches import check_weights
 from lcprune.copies import ORIGIN
 from lcprune.errors import LcpruneError, ModelError, first_line
 from lcprune.files import write_json
@@ -81,7 +82,7 @@ def open_network(
     known = {} if folder is None else network_of(folder)
     num_classes = num_classes or known.get("num_classes") or (None if dataset is None else dataset.num_classes)
     if ":" not in name and len(Path(name).parts) > 1:
-        raise ModelError(f"there is no folder {name}")
+        raise ModelError(f"there is no run folder {name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = models.build(name, num_classes=num_classes, weights=None if folder else weights)
@@ -104,6 +105,7 @@ def trace_network(network: Network, ignore: Sequence[str] = ()) -> ChannelGraph:
     """Trace a network, but for what must not shrink, and say how long it took."""
     started = time.perf_counter()
     graph = trace(network.model, network.example, ignore=ignore)
+    check_weights(network.model, graph.unread)
     seconds = time.perf_counter() - started
     logger.info("traced %s: %d groups in %.1f s", network.name, len(graph.groups), seconds)
     return graph
