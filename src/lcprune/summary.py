@@ -15,14 +15,9 @@ HEADER = ("layer", "channels", "MACs", "saved", "parameters", "saved")
 
 def headline(plan: Plan) -> str:
     """What a plan saves, in one line."""
-    parts = [
-        f"{before:,} -> {after:,} {words} ({share(before, after)})"
-        for words, before, after in (
-            ("MACs", plan.original_macs, plan.macs),
-            ("parameters", plan.original_params, plan.params),
-        )
-    ]
-    return ", ".join(parts)
+    costs = (("MACs", plan.original_macs, plan.macs), ("parameters", plan.original_params, plan.params))
+    parts = [(_change((before, after)), words, share(before, after)) for words, before, after in costs]
+    return ", ".join(f"{change} {words}" + ("" if less == "-" else f" ({less})") for change, words, less in parts)
 
 
 def share(before: int, after: int) -> str:

@@ -68,7 +68,20 @@ def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: 
             f"no data set is called {spec!r}: expected digits, cifar10:PATH, folder:PATH, cub200:PATH, "
             "imagenet:PATH or file.py:factory"
         )
+    _check_labels(dataset)
     return hold_out(dataset, seed, val)
+
+
+def _check_labels(dataset: Dataset) -> None:
+    for part in ("train", "val", "test") if dataset.labelled else ():
+        labels = getattr(dataset, part).labels
+        wrong = ((labels < 0) | (labels >= dataset.num_classes)).nonzero()
+        if len(wrong):
+            place = int(wrong[0])
+            raise DataError(
+                f"{dataset.name}: label {int(labels[place])} (image {place} of {part}) is none of the "
+                f"{dataset.num_classes} classes, 0 to {dataset.num_classes - 1}: count classes from 0"
+            )
 
 
 def hold_out(dataset: Dataset, seed: int = 0, val: int | float | None = None) -> Dataset:

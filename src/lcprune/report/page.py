@@ -62,17 +62,24 @@ def write_report(
         raise ConfigError(f"nothing to report: {', '.join(str(run.path) for run in runs)} holds no records yet")
     figures = make_figures(records)
     target = Path(path)
-    drawn = {figure.name: svg(figure) for figure in figures} if pictures() else {}
-    if not force and not _is_ours(target):
-        pictured = [target.parent / "figures" / f"{name}.svg" for name in drawn]
-        for file in (target, *pictured, *(picture.with_suffix(".png") for picture in pictured)):
-            if file.exists() and not _is_ours(file.with_suffix(".svg") if file.suffix == ".png" else file):
-                raise ConfigError(f"{file} was not made by lcprune: replace it with --force, or choose another --out")
+    drawable = figures if pictures() else []
+    if not force:
+        _check_free(target, [target.parent / "figures" / f"{figure.name}.svg" for figure in drawable])
+    drawn = {figure.name: svg(figure) for figure in drawable}
     if drawn:
         write_figures(drawn, target.parent / "figures")
     with atomic_write(target) as temporary:
         temporary.write_text(page(records, figures, drawn), encoding="utf-8")
     return target
+
+
+def _check_free(target: Path, pictures: Sequence[Path]) -> None:
+    """Refuse to replace what is not ours; a page that is says that the figures beside it are, too."""
+    if _is_ours(target):
+        return
+    for file in (target, *pictures, *(picture.with_suffix(".png") for picture in pictures)):
+        if file.exists() and not _is_ours(file.with_suffix(".svg") if file.suffix == ".png" else file):
+            raise ConfigError(f"{file} was not made by lcprune: replace it with --force, or choose another --out")
 
 
 def _is_ours(file: Path) -> bool:
@@ -180,7 +187,7 @@ def _reached(row: Row) -> str:
         if row.get(f"{name}_share") is not None
     ]
     trials = [f"mean of {row['trials']} trials"] if row["trials"] > 1 else []
-    return ", ".join([str(row["network"]), *parts, *trials])
+    return ", ".join([str(row["network"]), *trials, *parts])
 
 
 def _table_section(records: Records) -> str:
