@@ -116,8 +116,10 @@ class Frontier:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write every network into a folder of its own, `networks/lcp-50-pc`, that `lcprune.load` and commands take."""
-        for point in self.points:
-            save(Path(folder) / network_folder(point.name), point.model, point.plan)
+        for place, point in enumerate(self.points):
+            before = sum(other.name == point.name for other in self.points[:place])  # limits that read alike
+            name = f"{point.name} {before + 1}" if before else point.name
+            save(Path(folder) / network_folder(name), point.model, point.plan)
 
     def curve(self, method: str = "lcp") -> tuple[Point, ...]:
         """The points of one method."""

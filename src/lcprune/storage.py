@@ -46,15 +46,15 @@ def save(folder: str | os.PathLike[str], model: nn.Module, plan: Plan) -> None:
 
 
 def load(
-    source: str | os.PathLike[str] | Mapping[str, Tensor],
+    folder: str | os.PathLike[str] | Mapping[str, Tensor],
     model: nn.Module | None = None,
     plan: Plan | str | os.PathLike[str] | None = None,
 ) -> nn.Module:
     """Build a saved network again.
 
     Args:
-        source: a folder with a network: what `save`, a run or `lcprune train` wrote. Or weights alone: a safetensors
-            file, a state dict saved by `torch.save`, or a state dict.
+        folder: with a network: what `save`, a run or `lcprune train` wrote. Or weights alone: a safetensors file, a
+            state dict saved by `torch.save`, or a state dict.
         model: a fresh network of the original, unpruned architecture. None builds what the folder names, if it does.
         plan: of a pruned network, or its file; None takes the `plan.json` beside the weights.
 
@@ -65,18 +65,18 @@ def load(
         PlanError: the folder is incomplete, or belongs to another network.
         ModelError: the folder does not say which network it holds.
     """
-    folder, weights = None, source
-    if not isinstance(source, Mapping):
-        path = Path(source)
-        folder, weights = (path, path / WEIGHTS) if path.is_dir() else (path.parent, path)
+    where, weights = None, folder
+    if not isinstance(folder, Mapping):
+        path = Path(folder)
+        where, weights = (path, path / WEIGHTS) if path.is_dir() else (path.parent, path)
         if not Path(weights).is_file():
             raise PlanError(f"{path} holds no network: there is no {weights}")
-    if plan is None and folder is not None and (folder / PLAN).is_file():
-        plan = folder / PLAN
+    if plan is None and where is not None and (where / PLAN).is_file():
+        plan = where / PLAN
     own = plan if plan is None or isinstance(plan, Plan) else Plan.load(plan)
-    known = network_of(folder, own)
+    known = network_of(where, own)
     if model is None:
-        model = _build(known, str(folder or "the state dict"))
+        model = _build(known, str(where or "the state dict"))
     if own is None:
         smaller = copy.deepcopy(unwrap(model))
         models.load_weights(smaller, weights)
@@ -87,9 +87,9 @@ def load(
     except ModelError as error:
         raise PlanError(str(error)) from error
     _fill(smaller, tensors, "the state dict" if isinstance(weights, Mapping) else str(weights))
-    if folder is not None and weights == folder / WEIGHTS:
-        whole, here = getattr(model, ORIGIN, None), str(folder.resolve())
-        setattr(smaller, ORIGIN, {"model": here} if "model" in known else {**(whole or {}), "weights": here})
+    if where is not None and weights == where / WEIGHTS:
+        whole, here = getattr(model, ORIGIN, {}), str(where.resolve())
+        setattr(smaller, ORIGIN, {"model": here} if "model" in known else {**whole, "weights": here})
     return smaller
 
 
@@ -119,8 +119,18 @@ def _build(known: Mapping[str, Any], where: str) -> nn.Module:
             f"{where} does not say how to build the network{made}: give it, lcprune.load(folder, model), or on the "
             f"command line name it and the folder as its weights: lcprune COMMAND MODEL --weights {where}"
         )
-    model = load(name) if Path(name).is_dir() else models.build(name, num_classes=known.get("num_classes"))
+    if is_folder(name):
+        model = load(name)
+    elif Path(name).is_absolute() and ":" not in Path(name).name:
+        raise ModelError(f"{where} was cut from the network in {name}, which is there no more: give the network")
+    else:
+        model = models.build(name, num_classes=known.get("num_classes"))
     return load(known["weights"], model) if "weights" in known else model
+
+
+def is_folder(name: Any) -> bool:
+    """Whether what a plan calls its network is a folder with one."""
+    return Path(str(name)).is_absolute() and Path(str(name)).is_dir()
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:

@@ -117,7 +117,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="resnet56, torchvision:resnet50, timm:mobilenetv2_100, file.py:factory, or a run folder.",
+        help="resnet56, torchvision:resnet50, timm:mobilenetv2_100, file.py:factory, or a folder with a network.",
     ),
 ]
 Data = Annotated[
@@ -127,7 +127,10 @@ Data = Annotated[
     ),
 ]
 Weights = Annotated[
-    str | None, model_option(metavar="FILE", help="safetensors or state dict; 'pretrained' for published ones.")
+    str | None,
+    model_option(
+        metavar="FILE", help="safetensors, state dict or a folder with a network; 'pretrained' for published ones."
+    ),
 ]
 NumClasses = Annotated[int | None, model_option(min=1, help="Outputs of the network; the data's by default.")]
 InputShape = Annotated[

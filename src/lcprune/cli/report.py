@@ -15,7 +15,7 @@ from lcprune.runs import RunFolder
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, or folders with a network.")],
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The page; report.html in the (first) folder by default."),

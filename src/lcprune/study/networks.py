@@ -20,7 +20,7 @@ from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
 from lcprune.plan import Plan
 from lcprune.runs import NETWORK, PLAN, WEIGHTS, RunFolder
-from lcprune.storage import load, network_of
+from lcprune.storage import is_folder, load, network_of
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
@@ -123,7 +123,7 @@ def _from_folder(
         raise ModelError(f"{run.path} holds no network ({WEIGHTS}); {hint}")
     known = network_of(run.path)
     model = load(run.path).to(device).eval()
-    while shape is None and "input_shape" not in known and Path(str(known.get("model"))).is_dir():
+    while shape is None and "input_shape" not in known and is_folder(known.get("model")):
         known = network_of(Path(known["model"]))  # a network that was pruned twice
     shape = shape or known.get("input_shape") or models.input_shape(known["model"])
     plan = _plan(run.path, network_of(run.path))
