@@ -1,12 +1,16 @@
 """Layer-compensated pruning: physically smaller CNNs that meet a limit, checked to be what was meant.
 
+```python
 graph = lcprune.trace(model, example_inputs)
 result = lcprune.prune(model, example_inputs, macs=0.5, data=batches)
 result.model, result.plan
+```
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from lcprune.version import VERSION
 
 if TYPE_CHECKING:
     from lcprune import baselines, data, engine, export, latency, models, report, tune
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
     from lcprune.storage import load, save
     from lcprune.verification import Verification, verify
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "BudgetError",

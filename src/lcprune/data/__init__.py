@@ -1,7 +1,9 @@
 """Data sets: the embedded digits, CIFAR-10, folders of images.
 
+```python
 data = lcprune.data.load("cifar10:PATH", seed=0)
 for images, labels in data.batches("train", 128, limit=3000, seed=0): ...
+```
 """
 
 from lcprune.data.augment import Augmentation

@@ -20,7 +20,8 @@ from lcprune.report.records import Records, Row, collect, summarise
 from lcprune.report.render import javascript, pictures, svg, write_figures
 from lcprune.report.tables import html_table, result_table
 from lcprune.report.theme import vega_config
-from lcprune.runs import CONFIG, ENVIRONMENT, RunFolder, version
+from lcprune.runs import CONFIG, ENVIRONMENT, RunFolder
+from lcprune.version import VERSION
 
 # In the order of the page.
 _FIGURES = (frontier_macs, frontier_params, before_after, schedule, search, metric, latency, training)
@@ -99,7 +100,7 @@ def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) 
             '<div class="grid">',
             *sections,
             "</div>",
-            f"<footer>Made by lcprune {html.escape(version())} from the records of "
+            f"<footer>Made by lcprune {VERSION} from the records of "
             + ", ".join(f"<code>{html.escape(run.path.name)}</code>" for run in records.runs)
             + (". The same figures lie beside this page as PNG and SVG." if drawn else ".")
             + "</footer>",
