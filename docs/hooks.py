@@ -17,20 +17,19 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 
 
 def on_config(config: Any) -> None:
-    """Patterns such as `how-to/*.md` become the pages that are there."""
+    """Patterns such as `how-to/*.md` become the pages that are there and not listed before."""
+    listed: set[str] = set()
 
     def pages(item: Any) -> list[Any]:
+        if isinstance(item, list):
+            return [page for part in item for page in pages(part)]
         if isinstance(item, dict):
-            return [
-                {title: [page for part in _listed(inside) for page in pages(part)]} for title, inside in item.items()
-            ]
-        return sorted(path.relative_to(DOCS).as_posix() for path in DOCS.glob(item))
+            return [{title: pages(inside) for title, inside in item.items()}]
+        found = sorted({path.relative_to(DOCS).as_posix() for path in DOCS.glob(item)} - listed)
+        listed.update(found)
+        return found or [item]  # MkDocs says which page is missing
 
-    config.nav = [page for item in config.nav for page in pages(item)]
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    config.nav = pages(config.nav)
 
 
 def on_files(files: Files, config: Any) -> Files:
