@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import few_digits
 import lcprune
 from lcprune import Search
 from lcprune.cli import main
+from lcprune.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
@@ -42,6 +44,18 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capfd):
         elif kind == "bash":
             for line in text.strip().splitlines():
                 assert main(shlex.split(line)[1:]) == 0, (line, capfd.readouterr().err)
+
+
+def test_commands_and_paths_are_those_that_exist():
+    commands = typer.main.get_command(app).commands
+    known = {name: {option for one in command.params for option in one.opts} for name, command in commands.items()}
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+        for command, words in re.findall(r"\blcprune ([a-z]+)( [^\n`#]*)?", text):
+            if command in known:
+                assert set(re.findall(r"(?<=\s)--[a-z-]+", words)) <= known[command], (page, command, words)
+        for path in re.findall(r"(?:`|python )((?:benchmarks|docs|examples|src|tests)/[\w./-]+)", text):
+            assert (ROOT / path).exists(), f"{page} names {path}"
 
 
 def anchors(page: Path) -> set[str]:
