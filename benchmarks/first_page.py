@@ -33,14 +33,16 @@ def table() -> str:
         record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"full": []}
         for whole in (row for row in record["full"] if row["network"] in TITLES):
             mine = [row for row in record["measure"] if (row["network"], row["method"]) == (whole["network"], "lcp")]
-            cells = [f"{_mean(mine, limit, 'none')} → {_mean(mine, limit, 'auto')}" for limit in LIMITS]
+            cells = [
+                " → ".join(filter(None, (_mean(mine, limit, how) for how in ("none", "auto")))) for limit in LIMITS
+            ]
             lines.append([f"{TITLES[whole['network']]}, {data}", f"{100 * whole['accuracy']:.1f}", *cells])
     return markdown(["network", "whole", *(f"{limit} % of the MACs" for limit in LIMITS)], lines)
 
 
 def _mean(rows: list[dict[str, Any]], limit: int, how: str) -> str:
     found = [row["accuracy"] for row in rows if row["how"] == how and _percent(row["limit"]) == limit]
-    return f"{100 * statistics.mean(found):.1f}" if found else "–"
+    return f"{100 * statistics.mean(found):.1f}" if found else ""
 
 
 def _percent(limit: float | str) -> int:
