@@ -10,6 +10,7 @@ import torch
 import typer
 
 from lcprune import study
+from lcprune.batches import shape_of
 from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.errors import first_line
 from lcprune.runs import RunFolder
@@ -30,6 +31,8 @@ def open_data(name: str | None, seed: int = 0, loss: str | None = None, score: s
     from lcprune import data
 
     if name is None:
+        if loss or score:
+            raise UsageError("--loss and --score judge networks on data: name it with --data")
         return None
     with wrong_usage():
         return data.load(name, seed=seed, loss=loss, score=score)
@@ -57,8 +60,10 @@ def describe_source(ctx: typer.Context, network: Network, dataset: AnyData | Non
             params[name] = network.run.settings.get(name)
     if "num_classes" in params and params["num_classes"] is None and dataset is not None:
         params["num_classes"] = dataset.num_classes
-    if "input_shape" in params and params["input_shape"] is None and hasattr(network.example, "shape"):
-        params["input_shape"] = tuple(network.example.shape[1:])  # several have no place there; network.json has all
+    shape = shape_of(network.example)
+    plain = isinstance(shape, list) and all(isinstance(size, int) for size in shape)  # network.json has any
+    if "input_shape" in params and params["input_shape"] is None and plain:
+        params["input_shape"] = tuple(shape)
 
 
 def task_of(given: Mapping[str, Any], model: str) -> tuple[Any, Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -87,7 +88,8 @@ def evaluate(
     found, shown = measure(network.model, dataset, split, device=where), dataset.compared_by
     images = len(dataset.split(split))
     if json_:
-        print_json({"model": model, "split": split, "images": images, "loss": found.loss, shown.name: found.score})
+        value = found.score if math.isfinite(found.score) else None
+        print_json({"model": model, "split": split, "images": images, "loss": found.loss, shown.name: value})
         return
     columns = {"network": model, "split": split, "images": str(images), "loss": f"{found.loss:.4f}"}
     if shown.name != "loss":
