@@ -20,7 +20,7 @@ ROOMS: tuple[tuple[str, Any, tuple[str, ...] | None], ...] = (
     ("lcprune.metrics", lcprune.metrics, (*(name for name in vars(Metrics) if name[0] != "_"), "Context", "Metric")),
     ("lcprune.baselines", lcprune.baselines, None),
     ("lcprune.models", lcprune.models, ("build", "example_input", "input_shape", "names", "load_weights")),
-    ("lcprune.data", lcprune.data, ("load", "digits", "Dataset", "from_arrays")),
+    ("lcprune.data", lcprune.data, ("load", "digits", "own", "Dataset", "OwnData", "from_arrays")),
     ("lcprune.tune", lcprune.tune, None),
     ("lcprune.latency", lcprune.latency, None),
     ("lcprune.engine", lcprune.engine, None),

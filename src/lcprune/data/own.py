@@ -175,7 +175,9 @@ class OwnData(Judged):
         if isinstance(chosen, Samples):
             drawn = chosen.subset(rng.permutation(len(chosen))[:limit])
             return Batches(lambda: drawn.batches(size), where)
-        samples = draw(chosen.source, limit or len(chosen), seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # a loader may shuffle
+            samples = draw(chosen.source, limit or len(chosen), seed)
         order = rng.permutation(len(samples))
         return Batches(lambda: iter(collate([samples[place] for place in order], size)), where)
 

@@ -21,7 +21,7 @@ from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
 from lcprune.plan import Plan
 from lcprune.runs import RunFolder
-from lcprune.score import LOSS
+from lcprune.score import ACCURACY, LOSS
 from lcprune.storage import load
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _check_task(network: Network, dataset: OwnData) -> None:
     what = "the loss" if dataset.loss_fn is not None else "cross-entropy, the loss unless one is named,"
     try:
         loss_of(dataset.loss_fn or nn.functional.cross_entropy, answer, first.target)
-        if dataset.loss_fn is None and pytree.tree_any(lambda leaf: leaf.is_floating_point(), first.target):
+        if dataset.compared_by is ACCURACY and pytree.tree_any(lambda leaf: leaf.is_floating_point(), first.target):
             raise ValueError("targets are no class numbers")
         what = f"the score {dataset.compared_by.name!r}"
         if dataset.compared_by is not LOSS:
