@@ -30,6 +30,10 @@ from lcprune.version import VERSION
 logger = logging.getLogger("lcprune")
 
 CONFIG, ENVIRONMENT, LOG, RECORDS = "config.toml", "environment.json", "log.txt", "records"
+NETWORKS, PLAN, WEIGHTS, NETWORK = "networks", "plan.json", "model.safetensors", "network.json"
+
+# What the last line of a log begins with.
+_DONE, _STOPPED = "done", "stopped by"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -109,10 +113,24 @@ class RunFolder:
         if not run.path.is_dir():
             raise ConfigError(f"there is no run folder {run.path}")
         if not run.file(CONFIG).is_file():
-            raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}")
+            raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}, and no network ({WEIGHTS}) either")
         run.settings = read_toml(run.file(CONFIG))
         run.command = str(run.settings.pop("command", "?"))
         return run
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Read a run folder, or one with a network in it: with the settings of the run that the network belongs to.
+
+        Raises:
+            ConfigError: there is no such folder, or it was not written by lcprune.
+        """
+        folder = on_this_machine(path)
+        if (folder / CONFIG).is_file() or not any((folder / name).is_file() for name in (PLAN, WEIGHTS)):
+            return cls.open(path)
+        above = folder.resolve().parent.parent
+        run = cls.open(above) if folder.resolve().parent.name == NETWORKS and (above / CONFIG).is_file() else None
+        return cls(path, "network" if run is None else run.command, {} if run is None else run.settings)
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> RunFolder:
@@ -137,6 +155,18 @@ class RunFolder:
     def file(self, *parts: str) -> Path:
         """A path inside the folder."""
         return self.path.joinpath(*parts)
+
+    @property
+    def stopped(self) -> str | None:
+        """How an unfinished run ended, as its log says; None if it is done, or about to be: its own report is last."""
+        log = self.file(LOG)
+        if self._handler is not None or not log.is_file():
+            return None
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        said = next((line.partition(" INFO ")[2] for line in reversed(lines) if " INFO " in line), "")
+        if said.startswith(_DONE):
+            return None
+        return said if said.startswith(_STOPPED) else "ended without a word, or still going on"
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """The rows recorded under `name`; none if there are none."""
@@ -170,13 +200,19 @@ class RunFolder:
         seconds = time.monotonic() - self._started
         if self._handler is not None:
             logger.removeHandler(self._handler)
-            outcome = "done" if kind is None else f"stopped by {kind.__name__}: {value}"
+            outcome = _DONE if kind is None else f"{_STOPPED} {kind.__name__}: {value}"
             message = f"{outcome} after {seconds:.1f} s"
             # Only the file: the terminal hears of it from the command itself.
             self._handler.handle(logging.LogRecord("lcprune", logging.INFO, "", 0, message, None, None))
             self._handler.close()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             raise Interrupted(str(self.path)) from None
+
+
+def network_folder(title: str) -> str:
+    """Where a network is in its run's folder: `lcp 50 %` in `networks/lcp-50-pc`."""
+    plain = "".join(c if c.isalnum() or c == "." else " " for c in title.replace("%", "pc"))
+    return f"{NETWORKS}/{'-'.join(plain.split())}"
 
 
 def default_folder(command: str, subject: str) -> Path:

@@ -78,6 +78,7 @@ def prune_in_steps(
         PlanError: a cut network does not compute what it should; the error's `result` has what was found.
     """
     chosen, wanted, how = methods.make(method), Latency.of(latency), check_how(repair)
+    _check_tune(tune)
     given = columns(macs, params, wanted)
     with set_up(
         model,
@@ -93,7 +94,19 @@ def prune_in_steps(
         progress=progress,
     ) as setup:
         limits = tightening(setup, given, steps)
-        return _iterate(setup, chosen, tune, limits, given[LATENCY][-1] if LATENCY in given else None, how)
+        result = _iterate(setup, chosen, tune, limits, given[LATENCY][-1] if LATENCY in given else None, how)
+        if setup.networks is not None:
+            result.save(setup.networks)
+        return result
+
+
+def _check_tune(tune: Any) -> None:
+    if tune is not None and not callable(tune):
+        shown = repr(tune) if isinstance(tune, str) else type(tune).__name__
+        raise ConfigError(
+            f"tune={shown} is not a function of the cut network: give e.g. "
+            "tune=lambda model: lcprune.tune.fit(model, dataset, 'finetune').model"
+        )
 
 
 def _iterate(

@@ -24,9 +24,8 @@ import lcprune
 from lcprune.cli import main
 from lcprune.data import load
 from lcprune.engine import RayEngine
-from lcprune.runs import RunFolder
+from lcprune.runs import RunFolder, network_folder
 from lcprune.study import ORIGINAL, Network, NetworkJob, Study, run_jobs
-from lcprune.study.job import network_folder
 from lcprune.tune import fit, recipe
 from searching import searching_many
 
@@ -160,7 +159,7 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
         """A tuning on the second machine is some steps on, and its checkpoint has come over here."""
         entries = [line.split("|") for line in log.read_text().splitlines()] if log.exists() else []
         names = [name for name, where, _ in entries if where == node.node_id]
-        files = [tmp_path / "there" / network_folder(n, 0) / "tuning" for n in names]
+        files = [tmp_path / "there" / network_folder(n) / "tuning" for n in names]
         return any((file / "checkpoint.safetensors").exists() for file in files)
 
     log = tmp_path / "there.log"

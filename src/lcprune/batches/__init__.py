@@ -5,6 +5,7 @@ for batch in collate(samples, 128, "cuda"):
     call(model, batch.inputs)
 """
 
+from lcprune.batches.check import check_samples, check_weights
 from lcprune.batches.draw import Batch, as_batch, collate, draw, fingerprint, together
 from lcprune.batches.running import Inputs, arguments, arithmetic, call, loss_of, random_like
 from lcprune.batches.shapes import example_of, shape_of, shape_text, to_device
@@ -16,6 +17,8 @@ __all__ = [
     "arithmetic",
     "as_batch",
     "call",
+    "check_samples",
+    "check_weights",
     "collate",
     "draw",
     "example_of",

@@ -187,7 +187,11 @@ def as_batch(batch: Any) -> Batch:
     if isinstance(batch, (torch.Tensor, Mapping)):
         batch = batch, ()  # inputs alone
     if not isinstance(batch, (tuple, list, Batch)) or len(tuple(batch)) != 2:
-        raise DataError(f"data must give (input, target) batches or inputs alone, not {type(batch).__name__}")
+        parts = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
+        raise DataError(
+            f"data must give (input, target) batches or inputs alone, not a {type(batch).__name__}{parts}; several "
+            "inputs go together: ((first, second), target)"
+        )
     inputs, target = pytree.tree_map(
         _tensor, tuple(dict(part) if isinstance(part, Mapping) else part for part in batch)
     )

@@ -25,6 +25,7 @@ app = typer.Typer(
 _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo.demo),
     ("inspect", inspect.inspect),
+    ("plan", prune.plan),
     ("train", train.train),
     ("prune", prune.prune),
     ("pareto", prune.pareto),

@@ -23,10 +23,7 @@ def inspect(
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,
     explain: Annotated[bool, typer.Option("--explain", help="Also say why groups are coupled.")] = False,
-    ignore: Annotated[
-        o.Words | None,
-        typer.Option(parser=o.words, metavar="NAMES", help="Layers to leave alone, patterns with commas."),
-    ] = None,
+    ignore: o.Ignore = None,
     json_: o.Json = False,
     debug: o.Debug = False,
 ) -> None:

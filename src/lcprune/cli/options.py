@@ -158,6 +158,11 @@ MinKeep = Annotated[float, limit_option(min=0.0, max=1.0, help="Share of each gr
 MultipleOf = Annotated[
     int | None, limit_option(min=1, help="Keep widths a multiple of this. Default: 1, on CUDA in half precision 8.")
 ]
+Ignore = Annotated[
+    Words | None,
+    limit_option(parser=words, metavar="NAMES", help="Layers to leave alone, names or patterns with commas."),
+]
+DryRun = Annotated[bool, run_option("--dry-run", help="Show what would go, layer by layer; keep nothing.")]
 Repair = Annotated[
     str,
     limit_option(
@@ -238,11 +243,15 @@ FOLDER: Group = {
     "quiet": (Quiet, False),
     "debug": (Debug, False),
 }
-STUDY: Group = {
+CHOICE: Group = {
     **NETWORK,
     "metric": (Metric, "l2"),
     "min_keep": (MinKeep, 0.10),
     "multiple_of": (MultipleOf, None),
+    "ignore": (Ignore, None),
+}
+STUDY: Group = {
+    **CHOICE,
     "repair": (Repair, "auto"),
     "recipe": (Recipe, "finetune"),
     "engine": (Engine, "local"),

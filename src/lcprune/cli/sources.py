@@ -66,18 +66,15 @@ def describe_source(ctx: typer.Context, network: Network, dataset: AnyData | Non
         params["input_shape"] = tuple(shape)
 
 
-def task_of(given: Mapping[str, Any], model: str) -> tuple[Any, Any, Any]:
-    """Data, loss and score that were typed, or those of the run folder that holds the network."""
-    data, loss, score = (given[name] or folder_setting(model, name) for name in ("data", "loss", "score"))
+def task_of(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Data, loss and score that were typed, or those of the folder that the network or its weights come from."""
+    data, loss, score = (given[name] for name in ("data", "loss", "score"))
+    for name in (given["model"], given["weights"]):
+        if name is not None and Path(name).is_dir():
+            with wrong_usage():
+                known = RunFolder.read(name).settings
+            data, loss, score = data or known.get("data"), loss or known.get("loss"), score or known.get("score")
     return data, loss, score
-
-
-def folder_setting(name: str, setting: str) -> Any:
-    """A setting of the run folder called `name`; None if that is no folder."""
-    if not Path(name).is_dir():
-        return None
-    with wrong_usage():
-        return RunFolder.open(name).settings.get(setting)
 
 
 def pick_device(name: str) -> torch.device:

@@ -12,7 +12,8 @@ import torch
 import typer
 from torch import nn
 
-from lcprune.cli.command import UsageError, sections, start_run
+from lcprune.batches import check_weights
+from lcprune.cli.command import UsageError, sections, start_run, wrong_usage
 from lcprune.cli.prepare import check_precision, make_recipe
 from lcprune.cli.show import listen, tell, write_run_report
 from lcprune.cli.sources import describe_source, need_data, need_labels, open_network, pick_device, task_of
@@ -64,11 +65,13 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
     listen(given["quiet"])
     device = pick_device(given["device"])
     check_precision(device, recipe)
-    data, *judged = task_of(given, model)
+    data, *judged = task_of(given)
     dataset = need_data(data, why, seed, *judged)
     need_labels(dataset, why)
     named = (model, given["weights"], given["num_classes"], given["input_shape"])
     network = open_network(*named, dataset, device, seed)
+    with wrong_usage():
+        check_weights(network.model)
     teacher = _teacher(network) if recipe.distill > 0 else None
     describe_source(ctx, network, dataset)
     with start_run(ctx, str(ctx.info_name), model) as run:
@@ -82,8 +85,10 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
 
 def _teacher(network: Network) -> nn.Module:
     """The network before it was pruned, with its weights: what distillation imitates."""
-    if network.plan is None or network.run is None or network.run.command != "prune":
-        raise UsageError("tune.distill needs a teacher, the network before it was pruned: tune a folder of `prune`")
+    if network.plan is None or network.run is None or network.run.command not in ("prune", "pareto", "compare"):
+        raise UsageError(
+            "tune.distill needs a teacher, the network before it was pruned: tune one of `prune`, `pareto` or `compare`"
+        )
     source = network.run.settings
     named = (str(source["model"]), *(source.get(name) for name in ("weights", "num_classes", "input_shape")))
     return open_network(*named, device=network.device).model

@@ -34,8 +34,9 @@ def tune(
       lcprune tune runs/prune --set tune.distill=0.5 --out runs/tuned
     """
     from lcprune.cli.training import open_training
+    from lcprune.runs import WEIGHTS
     from lcprune.score import score_row
-    from lcprune.study import WEIGHTS, epoch_rows
+    from lcprune.study import epoch_rows
     from lcprune.tune.checkpoint import save_weights
 
     with open_training(ctx, "tuning") as session:
@@ -81,7 +82,8 @@ def evaluate(
     if split not in ("train", "val", "test"):
         raise UsageError(f"--split {split}: choose train, val or test")
     where = pick_device(device)
-    named, *judged = task_of({"data": data, "loss": loss, "score": score}, model)
+    given = {"data": data, "loss": loss, "score": score, "model": model, "weights": weights}
+    named, *judged = task_of(given)
     dataset = need_data(named, "evaluating", seed, *judged)
     need_labels(dataset, "evaluating")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)

@@ -34,6 +34,9 @@ class ArraySplit:
     images: Tensor
     labels: Tensor
 
+    def __repr__(self) -> str:
+        return f"ArraySplit({len(self):,} images of {'x'.join(map(str, self.images.shape[1:]))})"
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -84,6 +87,11 @@ class Dataset(Judged):
     def classifies(self) -> bool:
         """Whether nothing but the class of an image is asked: hits can be counted while training."""
         return self.loss_fn is None
+
+    def __repr__(self) -> str:
+        shape, kind = "x".join(map(str, self.input_shape)), "classes" if self.labelled else "classes, no labels"
+        sizes = ", ".join(f"{name} {len(getattr(self, name)):,}" for name in ("train", "val", "test"))
+        return f"Dataset({self.name!r}: {sizes} images of {shape}, {self.num_classes} {kind})"
 
     def split(self, name: str) -> Split:
         """The split called "train", "val" or "test"."""
@@ -163,6 +171,9 @@ class Batches:
     batch_size: int
     device: torch.device
     workers: int
+
+    def __repr__(self) -> str:
+        return f"Batches({self.images:,} images in {len(self)} batches of {self.batch_size}, of {self.dataset})"
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.batch_size)

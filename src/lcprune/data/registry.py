@@ -74,12 +74,13 @@ def _named(spec: str, seed: int, download: bool) -> AnyData:
         dataset = imagenet.read(rest)
     elif kind in _FOLDERS and rest:
         train, own_val, test, classes = _FOLDERS[kind](Path(rest).expanduser())
+        train, test, validation = folders.fitted(spec, train, test, own_val or train.subset([]))
         dataset = Dataset(
             spec,
             len(classes),
             (3, train.size, train.size),
             train,
-            own_val or train.subset([]),
+            validation,
             test,
             folders.IMAGENET_MEAN,
             folders.IMAGENET_STD,
@@ -90,7 +91,21 @@ def _named(spec: str, seed: int, download: bool) -> AnyData:
             f"no data set is called {spec!r}: expected digits, cifar10:PATH, folder:PATH, cub200:PATH, "
             "imagenet:PATH or file.py:factory"
         )
+    if isinstance(dataset, Dataset):
+        _check_labels(dataset)
     return dataset
+
+
+def _check_labels(dataset: Dataset) -> None:
+    for part in ("train", "val", "test") if dataset.labelled else ():
+        labels = getattr(dataset, part).labels
+        wrong = ((labels < 0) | (labels >= dataset.num_classes)).nonzero()
+        if len(wrong):
+            place = int(wrong[0])
+            raise DataError(
+                f"{dataset.name}: label {int(labels[place])} (image {place} of {part}) is none of the "
+                f"{dataset.num_classes} classes, 0 to {dataset.num_classes - 1}: count classes from 0"
+            )
 
 
 def hold_out(dataset: AnyData, seed: int = 0, val: int | float | None = None) -> AnyData:

@@ -1,6 +1,6 @@
 """Running a network on labels: a dispatch mode that carries `Labels` beside every tensor.
 
-The network runs on `meta` tensors (shapes without data), so a run takes milliseconds. Every operator that is
+The network runs on `meta` tensors (shapes without data), so a run costs no arithmetic. Every operator that is
 executed is looked up in the table of rules; what a rule says about labels goes to the methods below, which
 `Discover` (find what depends on what), `Replay` (check a cut network) and `Silence` (the reference for `verify`)
 each answer in their own way.

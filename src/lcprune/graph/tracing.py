@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_iter
 from lcprune import bf16
 from lcprune.batches import Inputs, arguments
 from lcprune.copies import unwrap
-from lcprune.cost import Cost, Term
+from lcprune.cost import Axis, Cost, LayerCost, Term
 from lcprune.errors import TraceError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.discover import Atoms, Discover
@@ -177,6 +177,7 @@ def _cost(structure: Structure, args: Inputs) -> Cost:
     units = structure.units
     batch = _samples(structure.discovered, args)
     macs, activations = [], []
+    layers: dict[str, tuple[Axis, list[Term]]] = {}
     for contraction in structure.discovered.contractions:
         if not contraction.counted:
             continue
@@ -195,23 +196,29 @@ def _cost(structure: Structure, args: Inputs) -> Cost:
         macs.append(Term(positions * fixed / batch, (*axes.values(), *passing)))
         rows = axes.get(contraction.rows)
         size = 1 if rows is not None else contraction.shape[contraction.rows]
+        width = Axis(contraction.shape[contraction.rows]) if rows is None else rows
+        layers.setdefault(contraction.module, (width, []))[1].append(macs[-1])
         activations.append(Term(written * size / batch, (*(() if rows is None else (rows,)), *passing)))
     by_weight: dict[str, dict[int, Any]] = {}
     for axis in structure.axes:
         by_weight.setdefault(axis.weight, {})[axis.dim] = units.axis(np.arange(axis.start, axis.start + axis.length))
-    params = []
+    params: dict[str, Term] = {}
     for name, tensor in structure.skeleton.named_parameters():
         axes = by_weight.get(name, {})
         fixed = 1
         for dim, length in enumerate(tensor.shape):
             fixed *= 1 if dim in axes else length
-        params.append(Term(fixed, tuple(axes.values())))
+        params[name] = Term(fixed, tuple(axes.values()))
+    own: dict[str, list[Term]] = {}
+    for name, term in params.items():
+        own.setdefault(name.partition(".parametrizations.")[0].rpartition(".")[0], []).append(term)
     return Cost(
         [group.name for group in units.groups],
         [group.size for group in units.groups],
         macs,
-        params,
+        params.values(),
         activations,
+        [LayerCost(name, width, tuple(terms), tuple(own.get(name, ()))) for name, (width, terms) in layers.items()],
     )
 
 

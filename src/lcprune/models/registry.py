@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lcprune.batches import example_of
+from lcprune.copies import ORIGIN
 from lcprune.errors import ModelError, first_line
 from lcprune.models.mobilenet import MobileNetV2
 from lcprune.models.neighbours import neighbours
@@ -82,6 +83,7 @@ def build(
         raise ModelError(f"{name} has no published weights; give a file instead of weights={PRETRAINED!r}")
     if weights is not None and not pretrained:
         load_weights(model, weights, new_head=new_head)
+    setattr(model, ORIGIN, {"model": _absolute(name), "num_classes": num_classes})
     return model
 
 
@@ -200,6 +202,11 @@ def _is_factory(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
+def _absolute(name: str) -> str:
+    path, _, function = name.rpartition(":")
+    return f"{Path(path).resolve()}:{function}" if _is_factory(name) else name
+
+
 def _classes(num_classes: int | None) -> dict[str, int]:
     return {} if num_classes is None else {"num_classes": num_classes}
 
@@ -209,7 +216,9 @@ def _torchvision(name: str, num_classes: int | None, pretrained: bool) -> nn.Mod
     if name not in models.list_models():
         raise _unknown("torchvision", name, models.list_models())
     # Their training-only auxiliary classifiers and random initialisation warnings are of no use here.
-    extra = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    extra: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
+        extra["weights_backbone"] = None  # nobody asked for a download
     if not pretrained:
         return models.get_model(name, weights=None, **_classes(num_classes), **extra)
     try:

@@ -26,15 +26,17 @@ _PREFIXES = ("module.", "_orig_mod.")
 _SHOWN = 12
 
 
-def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def read_state_dict(path: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a weight file, unwrapped.
 
     Args:
-        path: a `.safetensors` file, or a state dict written by `torch.save`.
+        path: a `.safetensors` file, a state dict written by `torch.save`, or a state dict.
 
     Returns:
         Parameter or buffer name -> tensor, on the CPU.
     """
+    if isinstance(path, Mapping):
+        return unwrap(path)
     file = Path(path)
     if not file.is_file():
         raise ModelError(f"no weights at {file}: expected a .safetensors file or a saved state dict")
@@ -98,10 +100,7 @@ def load_weights(
         new_head: leave the last linear layer as it is when the file's has another shape: for a network that
             moves to data with other classes.
     """
-    if isinstance(weights, Mapping):
-        source, tensors = "the state dict", unwrap(weights)
-    else:
-        source, tensors = str(weights), read_state_dict(weights)
+    source, tensors = "the state dict" if isinstance(weights, Mapping) else str(weights), read_state_dict(weights)
     own = model.state_dict()
     tensors = _inside(tensors, own, source)
     if new_head:

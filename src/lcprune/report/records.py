@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lcprune.runs import RunFolder
+from lcprune.plan import Plan
+from lcprune.runs import PLAN, RunFolder
 from lcprune.score import Score
 
 Row = dict[str, Any]
@@ -60,14 +61,32 @@ def collect(runs: Sequence[RunFolder], title: str | None = None) -> Records:
     rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
     names = _distinct_names(runs)
     for run, name in zip(runs, names, strict=True):
-        for kind in KINDS:
-            for row in run.records(kind):
+        for kind, own in _rows(run, name).items():
+            for row in own:
                 if len(runs) > 1:
                     row = {**row, "run": name}
                     if "network" in row:
                         row["network"] = f"{name}: {row['network']}"
                 rows[kind].append(row)
     return Records(title or ", ".join(names), tuple(runs), **rows)
+
+
+def _rows(run: RunFolder, name: str) -> dict[str, list[Row]]:
+    """The rows of a run; of a folder with nothing but a network, what its plan says."""
+    found = {kind: run.records(kind) for kind in KINDS}
+    if any(found.values()) or not run.file(PLAN).is_file():
+        return found
+    plan = Plan.load(run.file(PLAN))
+    costs = (("original", plan.original_macs, plan.original_params), (name, plan.macs, plan.params))
+    method, limit = str(plan.meta.get("method", "pruned")), plan.macs / plan.original_macs
+    for network, macs, params in costs:
+        shares = {"macs_share": macs / plan.original_macs, "params_share": params / plan.original_params}
+        kind = {"method": method, "limit": limit} if network == name else {"method": "original", "limit": None}
+        found["results"].append({"network": network, "seed": 0, **kind, "macs": macs, "params": params, **shares})
+    for position, (group, size) in enumerate(plan.sizes.items()):
+        row = {"network": name, "method": method, "limit": limit, "group": group, "position": position}
+        found["schedule"].append({**row, "size": size, "kept": len(plan.kept[group])})
+    return found
 
 
 def summarise(results: Sequence[Row]) -> list[Row]:

@@ -1,9 +1,8 @@
-"""The results as a table: for Markdown, CSV, LaTeX and HTML."""
+"""The results as a table: for Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 from collections.abc import Callable, Sequence
 
@@ -73,21 +72,6 @@ def latex(header: Sequence[str], cells: Sequence[Sequence[str]], caption: str = 
     if caption:
         lines.append(rf"\caption{{{_latex(caption)}}}")
     return "\n".join([*lines, r"\end{table}"]) + "\n"
-
-
-def html_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """A plain HTML table; the page's style sheet does the rest."""
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in header)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{html.escape(v)}</th>' if i == 0 else f"<td>{html.escape(v)}</td>"
-            for i, v in enumerate(line)
-        )
-        + "</tr>"
-        for line in cells
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _score(row: Row, suffix: str, score: Score) -> str:

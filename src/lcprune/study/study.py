@@ -29,12 +29,12 @@ from lcprune.job import Job
 from lcprune.outcome import PruneResult, repaired
 from lcprune.plan import Plan
 from lcprune.repairs import AUTO, IMAGES, NONE, STAND_INS, mend
-from lcprune.runs import RunFolder
+from lcprune.runs import PLAN, RunFolder
 from lcprune.score import score_row
 from lcprune.search import Search
 from lcprune.storage import load, save
-from lcprune.study.job import ORIGINAL, NetworkJob, network_folder
-from lcprune.study.networks import PLAN, Network
+from lcprune.study.job import ORIGINAL, NetworkJob, row_folder
+from lcprune.study.networks import Network
 from lcprune.study.rows import Row, cost_row, epoch_rows, kept_rows, plan_row, search_rows
 from lcprune.tune import Recipe, evaluate, fit
 
@@ -112,7 +112,7 @@ class Study:
             min_keep=self.min_keep,
             multiple_of=self.multiple_of,
             seed=job.seed,
-            run=Job(folder, folder.exists(), self.engine),
+            run=Job(folder, folder.exists(), self.engine, networks=False),
             progress=self.progress,
             **job.limits,
         )
@@ -199,14 +199,14 @@ class Study:
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Make one network the run's own: its plan and weights go to the top of the folder."""
-        folder = self.run.file(network_folder(row["network"], row["seed"]))
+        folder = self.run.file(row_folder(row))
         save(self.run.path, load(folder, copy.deepcopy(self.network.model)), Plan.load(folder / PLAN))
 
     def model_of(self, row: Mapping[str, Any]) -> nn.Module:
         """A finished network, from its folder."""
         if row["method"] == ORIGINAL:
             return self.network.model
-        folder = self.run.file(network_folder(row["network"], row["seed"]))
+        folder = self.run.file(row_folder(row))
         return load(folder, copy.deepcopy(self.network.model)).to(self.device).eval()
 
     def done(self, job: NetworkJob) -> Row | None:

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ class FitResult:
         run_dir: where the files are, if anywhere.
     """
 
-    model: nn.Module
-    history: tuple[dict[str, Any], ...]
+    model: nn.Module = field(repr=False)
+    history: tuple[dict[str, Any], ...] = field(repr=False)
     finished: bool
     seconds: float
     val_loss: float
