@@ -8,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
+from PIL import Image
 
 import few_digits
 import lcprune
-from lcprune import Search
+from lcprune import Search, vision
 from lcprune.cli import main
 from lcprune.cli.app import app
 
@@ -63,6 +65,40 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     titles = (re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, re.M))
     return {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    ("page", "package"),
+    [("detector", "ultralytics"), ("lightning", "lightning"), ("transformers", "transformers"), ("optuna", "optuna")],
+)
+def test_the_examples_with_other_packages_run(page, package, tmp_path, monkeypatch):
+    """Where the package is installed, and nothing is fetched; blocks are marked `py` there, not `python`."""
+    vision.import_torchvision()
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Search.__init__, "__defaults__", (4, 4, *Search.__init__.__defaults__[2:]))
+    if page == "detector":
+        boxes(tmp_path)
+    namespace: dict[str, object] = {"__name__": "docs"}
+    for kind, text in BLOCK.findall((ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")):
+        if kind == "py":
+            exec(compile(text, page, "exec"), namespace)
+
+
+def boxes(folder: Path) -> None:
+    """`boxes.yaml`: a few images with a bright square each."""
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        part = "train" if number < 8 else "val"
+        image, (left, top) = rng.integers(0, 60, (64, 64, 3), dtype=np.uint8), rng.integers(4, 30, 2)
+        image[top : top + 24, left : left + 24] = 220
+        for kind in ("images", "labels"):
+            (folder / "boxes" / kind / part).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / "boxes" / "images" / part / f"{number}.png")
+        label = f"0 {(left + 12) / 64} {(top + 12) / 64} {24 / 64} {24 / 64}"
+        (folder / "boxes" / "labels" / part / f"{number}.txt").write_text(label)
+    text = f"path: {folder / 'boxes'}\ntrain: images/train\nval: images/val\nnames: {{0: box}}\n"
+    (folder / "boxes.yaml").write_text(text)
 
 
 @pytest.mark.parametrize("page", PAGES)

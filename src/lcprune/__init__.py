@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lcprune.outcome import PruneResult
     from lcprune.plan import Plan
     from lcprune.repairs import Repair, repair
+    from lcprune.score import Score
     from lcprune.scoring import metrics
     from lcprune.search import Search
     from lcprune.steps import prune_in_steps
@@ -74,6 +75,7 @@ __all__ = [
     "PruneResult",
     "Repair",
     "Schedule",
+    "Score",
     "Search",
     "SearchError",
     "TraceError",
@@ -116,6 +118,7 @@ _HOMES = {
     "PruneResult": "outcome",
     "Repair": "repairs",
     "Schedule": "choosing",
+    "Score": "score",
     "Search": "search",
     "Uniform": "choosing",
     "Verification": "verification",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import typer
 
@@ -13,12 +14,12 @@ from lcprune.cli.prepare import check_names, check_precision, make_options, make
 from lcprune.cli.show import listen, tell, write_run_report
 from lcprune.cli.sources import (
     describe_source,
-    folder_setting,
     need_data,
     need_labels,
     open_data,
     open_network,
     pick_device,
+    task_of,
 )
 from lcprune.limit import Limit
 from lcprune.repairs import check_how
@@ -47,10 +48,12 @@ def open_study(
     device = pick_device(given["device"])
     if given["engine"] == "local":  # workers elsewhere find out for themselves
         check_precision(device, tuning, evaluation)
-    data = given["data"] or folder_setting(model, "data")
+    data, *judged = task_of(given, model)
     if why and data is None:
         open_network(*named)  # a wrong name is the first thing to hear of
-    dataset = need_data(data, why, seed) if why else open_data(data, seed)
+    dataset = need_data(data, why, seed, *judged) if why else open_data(data, seed, *judged)
+    if dataset is not None and dataset.loss_fn is not None:
+        evaluation = replace(evaluation, loss_fn=dataset.loss_fn)
     if tuning is not None and dataset is not None:
         need_labels(dataset, f"--epochs {tuning.epochs}")
     network = open_network(*named, dataset, device)

@@ -16,7 +16,7 @@ from lcprune.files import atomic_write
 from lcprune.report.accuracy import before_after, frontier_macs, frontier_params, training
 from lcprune.report.figure import Figure
 from lcprune.report.insides import latency, metric, schedule, search
-from lcprune.report.records import Records, Row, collect, summarise
+from lcprune.report.records import Records, collect, summarise
 from lcprune.report.render import javascript, pictures, svg, write_figures
 from lcprune.report.tables import html_table, result_table
 from lcprune.report.theme import vega_config
@@ -96,7 +96,7 @@ def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) 
             "</head><body><main>",
             f'<header><div><h1>{title}</h1><p class="lead">{_lead(records)}</p></div>',
             '<button id="theme" type="button">light / dark</button></header>',
-            _facts(records.results),
+            _facts(records),
             '<div class="grid">',
             *sections,
             "</div>",
@@ -121,14 +121,14 @@ def _lead(records: Records) -> str:
     return html.escape(" · ".join(dict.fromkeys(said)))
 
 
-def _facts(results: Sequence[Row]) -> str:
+def _facts(records: Records) -> str:
     """The few numbers that a reader wants first; of several trials the mean, as in the table."""
-    results = summarise(results)
+    results, score, key = summarise(records.results), records.score, records.score.name
     original = next((row for row in results if row.get("method") == "original"), None)
-    pruned = [row for row in results if row.get("method") != "original" and row.get("accuracy") is not None]
+    pruned = [row for row in results if row.get("method") != "original" and row[key] is not None]
     facts: list[tuple[str, str, str]] = []
-    if original and original.get("accuracy") is not None:
-        facts.append(("original accuracy", f"{100 * original['accuracy']:.2f} %", ""))
+    if original and original[key] is not None:
+        facts.append((f"original {html.escape(score.name)}", score.text(original[key]), ""))
         facts.append(
             (
                 "original MACs",
@@ -138,11 +138,11 @@ def _facts(results: Sequence[Row]) -> str:
         )
     if pruned:
         smallest = min(row["macs"] for row in pruned)
-        best = max((row for row in pruned if row["macs"] <= 1.02 * smallest), key=lambda row: row["accuracy"])
-        top = max(pruned, key=lambda row: row["accuracy"])
+        best = max((row for row in pruned if row["macs"] <= 1.02 * smallest), key=lambda row: score.worth(row[key]))
+        top = max(pruned, key=lambda row: score.worth(row[key]))
         for name, row in [("best pruned network", top), ("best of the smallest", best)][: 1 if best is top else 2]:
             trials = f", mean of {row['trials']} trials" if row["trials"] > 1 else ""
-            facts.append((name, f"{100 * row['accuracy']:.2f} %", f"{row['network']}{trials}"))
+            facts.append((name, score.text(row[key]), f"{row['network']}{trials}"))
     if not facts:
         return ""
     cards = "".join(
