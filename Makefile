@@ -60,8 +60,7 @@ coverage:
 	$(MAKE) unit ARGS="--cov --cov-report=term $(ARGS)"
 
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
-	@echo "built build/site/index.html"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 # Without what earlier builds left: setuptools would pack it again.
 dist: $(STAMP)

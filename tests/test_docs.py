@@ -113,7 +113,7 @@ def test_links_lead_somewhere(page):
 
 def test_the_site_builds_without_a_warning_has_every_public_name_and_asks_no_other_host(tmp_path):
     pytest.importorskip("material", reason="the site needs mkdocs-material")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     pages = {path: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")}
