@@ -48,7 +48,8 @@ def prune(
 
     Args:
         model: the trained network, left untouched; or what `lcprune.trace` gave for it.
-        example_inputs: a tensor, or a tuple of them, that the network can be called with; none with a traced graph.
+        example_inputs: a tensor, a tuple of them, or a dict of keyword arguments, that the network can be called with;
+            none with a traced graph.
         macs: most multiply-adds: a share ("50%", or a number up to 1) or an absolute number ("62.7M", 62.7e6).
         params: most parameters, likewise. Several limits mean that all hold.
         latency: most milliseconds, likewise: "60%" of the network's own latency, "3.5ms", or a `Latency` that also says

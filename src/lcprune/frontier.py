@@ -148,7 +148,8 @@ def pareto(
 
     Args:
         model: the trained network, left untouched; or what `lcprune.trace` gave for it.
-        example_inputs: a tensor, or a tuple of them, that the network can be called with; none with a traced graph.
+        example_inputs: a tensor, a tuple of them, or a dict of keyword arguments, that the network can be called with;
+            none with a traced graph.
         data: iterable of (input, target) batches, or of inputs alone, or an `Evaluation`.
         macs: limits, each as in `prune`.
         params: limits, instead of `macs` or beside it (as many).

@@ -10,7 +10,6 @@ The folder can be read by people (`config.toml`, `log.txt`), by `lcprune.load` (
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import json
 import logging
 import os
@@ -26,6 +25,7 @@ from typing import Any
 from lcprune.errors import ConfigError
 from lcprune.files import atomic_write, on_this_machine, write_json
 from lcprune.toml import dump_toml, read_toml
+from lcprune.version import VERSION
 
 logger = logging.getLogger("lcprune")
 
@@ -221,21 +221,13 @@ def default_folder(command: str, subject: str) -> Path:
     return Path("runs") / f"{command}-{plain}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def version() -> str:
-    """The installed lcprune's version."""
-    try:
-        return importlib.metadata.version("lcprune")
-    except importlib.metadata.PackageNotFoundError:  # used from a source tree that was never installed
-        return "unknown"
-
-
 def environment() -> dict[str, Any]:
     """Versions and machine, for the record."""
     import numpy
     import torch
 
     return {
-        "lcprune": version(),
+        "lcprune": VERSION,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,

@@ -128,8 +128,8 @@ def _graph(model: nn.Module | ChannelGraph, example_inputs: Any) -> ChannelGraph
             raise ConfigError("a traced graph has its own example inputs: give the graph alone")
         return model
     if example_inputs is None:
-        raise ConfigError("example_inputs are needed to trace the network: a tensor, or a tuple of them")
-    return trace(model, example_inputs if isinstance(example_inputs, tuple) else (example_inputs,))
+        raise ConfigError("example_inputs are needed to trace the network: a tensor, a tuple of them, or a dict")
+    return trace(model, example_inputs)
 
 
 def _dataset_of(data: Any) -> Dataset | None:

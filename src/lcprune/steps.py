@@ -54,7 +54,8 @@ def prune_in_steps(
 
     Args:
         model: the trained network, left untouched; or what `lcprune.trace` gave for it.
-        example_inputs: a tensor, or a tuple of them, that the network can be called with; none with a traced graph.
+        example_inputs: a tensor, a tuple of them, or a dict of keyword arguments, that the network can be called with;
+            none with a traced graph.
         tune: trains the cut network after each round, in place (or returns another one of the same shapes); None trains
             nothing.
         steps: number of rounds, in equal steps from the whole network to the limit; 3 if None, or as many as there are

@@ -10,7 +10,8 @@ import pytest
 
 from lcprune.cli import demo, main
 from lcprune.cli.show import print_table
-from lcprune.runs import RunFolder, version
+from lcprune.runs import RunFolder
+from lcprune.version import VERSION
 
 COMMANDS = ["demo", "inspect", "plan", "train", "prune", "pareto", "tune", "evaluate", "latency", "export", "report"]
 COMMANDS += ["compare"]
@@ -31,7 +32,7 @@ def test_every_command_has_examples_in_its_help(lcprune, command):
 
 def test_python_m_lcprune_is_the_same_program(lcprune):
     said = lcprune("--version")
-    assert (said.code, said.out) == (0, f"lcprune {version()}\n"), said.err
+    assert (said.code, said.out) == (0, f"lcprune {VERSION}\n"), said.err
     done = subprocess.run([sys.executable, "-m", "lcprune", "nonsense"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr == lcprune("nonsense").err
 

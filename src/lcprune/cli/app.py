@@ -10,7 +10,7 @@ import typer
 
 from lcprune.cli import compare, demo, export, inspect, latency, listing, prune, report, train, tune
 from lcprune.cli.command import FAILED, INTERRUPTED, ClickException, Command
-from lcprune.runs import version
+from lcprune.version import VERSION
 
 app = typer.Typer(
     name="lcprune",
@@ -43,7 +43,7 @@ for _name, _function in _COMMANDS:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"lcprune {version()}")
+        print(f"lcprune {VERSION}")
         raise typer.Exit
 
 

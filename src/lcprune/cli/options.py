@@ -126,6 +126,16 @@ Data = Annotated[
         metavar="DATA", help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory."
     ),
 ]
+Loss = Annotated[
+    str | None,
+    model_option(
+        metavar="FILE:FUNCTION", help="file.py:function, the mean loss of (output, target); or cross-entropy."
+    ),
+]
+Score = Annotated[
+    str | None,
+    model_option(metavar="FILE:NAME", help="file.py:name, what networks are compared by; accuracy, or the loss."),
+]
 Weights = Annotated[
     str | None,
     model_option(
@@ -218,6 +228,8 @@ Debug = Annotated[bool, run_option("--debug", help="Show the traceback of an err
 Group = Mapping[str, tuple[Any, Any]]
 NETWORK: Group = {
     "data": (Data, None),
+    "loss": (Loss, None),
+    "score": (Score, None),
     "weights": (Weights, None),
     "num_classes": (NumClasses, None),
     "input_shape": (InputShape, None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import typer
 
@@ -13,13 +14,13 @@ from lcprune.cli.machines import open_engine
 from lcprune.cli.prepare import check_names, check_precision, make_options, make_recipe, make_search
 from lcprune.cli.show import listen, tell, write_run_report
 from lcprune.cli.sources import (
-    data_name,
     describe_source,
     need_data,
     need_labels,
     open_data,
     open_network,
     pick_device,
+    task_of,
 )
 from lcprune.engine import LocalEngine
 from lcprune.limit import Limit
@@ -57,10 +58,12 @@ def open_study(
     device = pick_device(given["device"])
     if given.get("engine", "local") == "local":  # workers elsewhere find out for themselves
         check_precision(device, tuning, evaluation)
-    data = data_name(given)
+    data, *judged = task_of(given)
     if why and data is None:
         open_network(*named)  # a wrong name is the first thing to hear of
-    dataset = need_data(data, why, seed) if why else open_data(data, seed)
+    dataset = need_data(data, why, seed, *judged) if why else open_data(data, seed, *judged)
+    if dataset is not None and dataset.loss_fn is not None:
+        evaluation = replace(evaluation, loss_fn=dataset.loss_fn)
     if tuning is not None and dataset is not None:
         need_labels(dataset, f"--epochs {tuning.epochs}")
     network = open_network(*named, dataset, device)

@@ -6,7 +6,7 @@ transfer, and small data sets live on the device as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,9 @@ from torch import Tensor
 from lcprune.data.augment import Augmentation
 from lcprune.data.decoded import DecodedSplit, decode
 from lcprune.data.files import FileSplit
+from lcprune.data.judged import Judged
 from lcprune.errors import DataError
+from lcprune.score import Score
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,7 @@ Split = ArraySplit | DecodedSplit | FileSplit
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(Judged):
     """Train, validation and test images, and how to turn them into network inputs.
 
     Attributes:
@@ -63,6 +65,8 @@ class Dataset:
         augmentation: what training does to images that are in memory.
         classes: names of the labels, where they have some.
         labelled: whether images have labels; batches are images alone if not.
+        loss_fn: `loss_fn(output, labels)`, a mean over the batch; None is cross-entropy.
+        score: by what networks are compared; None is accuracy, or the loss where one was given.
     """
 
     name: str
@@ -76,6 +80,13 @@ class Dataset:
     augmentation: Augmentation = field(default_factory=Augmentation)
     classes: tuple[str, ...] = ()
     labelled: bool = True
+    loss_fn: Callable[[Any, Any], Any] | None = None
+    score: Score | None = None
+
+    @property
+    def classifies(self) -> bool:
+        """Whether nothing but the class of an image is asked: hits can be counted while training."""
+        return self.loss_fn is None
 
     def __repr__(self) -> str:
         shape, kind = "x".join(map(str, self.input_shape)), "classes" if self.labelled else "classes, no labels"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from lcprune.batches import Inputs
 from lcprune.cost import Cost
 from lcprune.summary import plan_html
 
@@ -59,7 +60,7 @@ class ChannelGraph:
 
     Attributes:
         model: the network that was traced, untouched.
-        example_inputs: the inputs it was traced with.
+        example_inputs: the inputs it was traced with: a tuple, or a dict of keyword arguments.
         groups: what can be pruned, in network order.
         cost: MACs and parameters as functions of kept counts.
         frozen: layer or weight name -> why it cannot be pruned.
@@ -71,7 +72,7 @@ class ChannelGraph:
     """
 
     model: nn.Module
-    example_inputs: tuple[Any, ...]
+    example_inputs: Inputs
     groups: tuple[Group, ...]
     cost: Cost
     frozen: Mapping[str, str] = field(default_factory=dict)

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from lcprune.batches import shape_of
 from lcprune.copies import ORIGIN, named_tensors
 from lcprune.errors import PlanError
 from lcprune.graph.channel_graph import ChannelGraph
@@ -53,8 +55,9 @@ def make_plan(graph: ChannelGraph, kept: KeptUnits) -> Plan:
 def _network(graph: ChannelGraph) -> dict[str, Any]:
     """What is known of the network behind a plan: its class, inputs, and how to build it where a name or file did."""
     found: dict[str, Any] = {"class": type(graph.model).__name__}
-    if len(graph.example_inputs) == 1 and isinstance(graph.example_inputs[0], Tensor):
-        found["input_shape"] = list(graph.example_inputs[0].shape[1:])
+    inputs = graph.example_inputs
+    if all(isinstance(leaf, Tensor) for leaf in tree_leaves(inputs)):
+        found["input_shape"] = shape_of(inputs[0] if isinstance(inputs, tuple) and len(inputs) == 1 else inputs)
     return found | getattr(graph.model, ORIGIN, {})
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_iter, tree_map_only, tree_unflatten
 
+from lcprune.batches import Inputs
 from lcprune.copies import named_tensors
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, varying
@@ -44,7 +45,7 @@ class Numbers(LabelPass):
         self.least = torch.float64  # the coarsest precision in which something was computed
         self._random = torch.Generator()
 
-    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+    def forward(self, args: Inputs) -> list[Leaf]:
         self.used = []
         self._random.manual_seed(0)
         return super().forward(args)
@@ -103,7 +104,7 @@ class Silence(Numbers):
         self.gone = torch.cat([*gone, torch.zeros(1, dtype=torch.bool)])
         self.mixed: set[str] = set()
 
-    def compute(self, args: tuple[Any, ...], numbers: Sequence[Used], own: set[str]) -> list[Leaf]:
+    def compute(self, args: Inputs, numbers: Sequence[Used], own: set[str]) -> list[Leaf]:
         """Run the network.
 
         Args:

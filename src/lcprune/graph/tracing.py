@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from lcprune import bf16
+from lcprune.batches import Inputs, arguments
 from lcprune.copies import unwrap
 from lcprune.cost import Axis, Cost, LayerCost, Term
 from lcprune.errors import TraceError
@@ -34,7 +35,8 @@ def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Modul
     Args:
         model: any network that runs on `example_inputs`; it is not changed. `DataParallel` and `torch.compile`
             wrappers are looked through.
-        example_inputs: a tensor, or a tuple of the arguments of `forward`. Costs are for one sample of it.
+        example_inputs: a tensor, a tuple of the arguments of `forward`, or a dict of keyword arguments. Costs are for
+            one sample of it.
         ignore: modules, or names or patterns (`"head"`, `"layer4.*"`) of modules and weights, that must not shrink.
 
     Returns:
@@ -50,14 +52,14 @@ def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Modul
         bf16.refuse_network(inner, first.device, TraceError)
     if isinstance(inner, torch.jit.ScriptModule):
         raise TraceError("a scripted network cannot be cut: pass the Python module that it was made from")
-    args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    args = arguments(example_inputs)
     if not any(isinstance(value, Tensor) for value in tree_iter(args)):
-        raise TraceError("example_inputs holds no tensor; give the arguments of forward() as a tensor or a tuple")
+        raise TraceError("example_inputs holds no tensor; give the arguments of forward(): a tensor, a tuple or a dict")
     with untouched(inner):
         return _trace(inner, args, ignore)
 
 
-def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Module]) -> ChannelGraph:
+def _trace(inner: nn.Module, args: Inputs, ignore: Iterable[str | nn.Module]) -> ChannelGraph:
     structure = _structure(inner, args)
     if not structure.discovered.contractions:
         raise TraceError(
@@ -85,7 +87,7 @@ def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Mo
     )
 
 
-def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
+def _structure(model: nn.Module, args: Inputs) -> Structure:
     """Run on shapes alone; if the code looks at values, on the CPU with data."""
     try:
         return _discover(skeleton(model), inputs_to(args, "meta"))
@@ -103,7 +105,7 @@ def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
             ) from error
 
 
-def _discover(bones: nn.Module, args: tuple[Any, ...]) -> Structure:
+def _discover(bones: nn.Module, args: Inputs) -> Structure:
     """Run once in evaluation mode, and in training mode too where that reads weights which evaluation does not."""
     run = Discover(bones)
     outputs = {False: signature(run.forward(args))}
@@ -171,7 +173,7 @@ def _ignored(discovered: Discover, patterns: Iterable[str]) -> list[tuple[Atoms,
     return frozen
 
 
-def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
+def _cost(structure: Structure, args: Inputs) -> Cost:
     units = structure.units
     batch = _samples(structure.discovered, args)
     macs, activations = [], []
@@ -220,9 +222,9 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
     )
 
 
-def _samples(discovered: Discover, args: tuple[Any, ...]) -> int:
+def _samples(discovered: Discover, args: Inputs) -> int:
     """How many samples the example holds: one if it has no batch dimension."""
-    first = next(value for value in tree_iter(args) if isinstance(value, Tensor))
+    first = max((value for value in tree_iter(args) if isinstance(value, Tensor)), key=lambda value: value.ndim)
     reader = discovered.contractions[0]
     if first.ndim <= 1 and len(reader.shape) == 2:
         return 1

@@ -21,8 +21,9 @@ from lcprune.report.records import Records, Row, collect, summarise
 from lcprune.report.render import MARK, javascript, pictures, svg, write_figures
 from lcprune.report.tables import result_table
 from lcprune.report.theme import vega_config
-from lcprune.runs import CONFIG, ENVIRONMENT, PLAN, RunFolder, version
+from lcprune.runs import CONFIG, ENVIRONMENT, PLAN, RunFolder
 from lcprune.summary import html_table, plan_html
+from lcprune.version import VERSION
 
 # In the order of the page.
 _FIGURES = (frontier_macs, frontier_params, before_after, schedule, search, metric, latency, training)
@@ -120,11 +121,11 @@ def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) 
             f'<header><div><h1>{title}</h1><p class="lead">{_lead(records)}</p></div>',
             '<button id="theme" type="button">light / dark</button></header>',
             *(_unfinished(run) for run in records.runs if run.stopped),
-            _facts(records.results),
+            _facts(records),
             '<div class="grid">',
             *sections,
             "</div>",
-            f"<footer>{MARK} {html.escape(version())} from the records of "
+            f"<footer>{MARK} {VERSION} from the records of "
             + ", ".join(f"<code>{html.escape(run.path.name)}</code>" for run in records.runs)
             + (". The same figures lie beside this page as PNG and SVG." if drawn else ".")
             + "</footer>",
@@ -152,27 +153,29 @@ def _unfinished(run: RunFolder) -> str:
     return f'<p class="warning">{text}</p>'
 
 
-def _facts(results: Sequence[Row]) -> str:
+def _facts(records: Records) -> str:
     """The few numbers that a reader wants first; of several trials the mean, as in the table."""
-    results = summarise(results)
+    results, score, key = summarise(records.results), records.score, records.score.name
     original = next((row for row in results if row.get("method") == "original"), None)
     cut = [row for row in results if row.get("method") != "original"]
-    pruned = [row for row in cut if row.get("accuracy") is not None]
+    pruned = [row for row in cut if row[key] is not None]
     facts: list[tuple[str, str, str]] = []
-    if original and original.get("accuracy") is not None:
-        facts.append(("original accuracy", f"{100 * original['accuracy']:.2f} %", ""))
+    if original and original[key] is not None:
+        facts.append((f"original {html.escape(score.name)}", score.text(original[key]), ""))
     if original:
         size = f"{original['params'] / 1e6:.3g} M parameters"
         facts.append(("original MACs", f"{original['macs'] / 1e6:.3g} M", size))
     if pruned:
         smallest = min(row["macs"] for row in pruned)
-        best = max((row for row in pruned if row["macs"] <= 1.02 * smallest), key=lambda row: row["accuracy"])
-        top = max(pruned, key=lambda row: row["accuracy"])
+        best = max((row for row in pruned if row["macs"] <= 1.02 * smallest), key=lambda row: score.worth(row[key]))
+        top = max(pruned, key=lambda row: score.worth(row[key]))
         for name, row in [("best pruned network", top), ("best of the smallest", best)][: 1 if best is top else 2]:
-            facts.append((name, f"{100 * row['accuracy']:.2f} %", _reached(row)))
+            facts.append((name, score.text(row[key]), _reached(row)))
     elif cut:
         row = min(cut, key=lambda row: row["macs"])
         facts.append(("smallest network", f"{row['macs'] / 1e6:.3g} M MACs", _reached(row)))
+    if not facts:
+        return ""
     cards = "".join(
         f"<div><dt>{name}</dt><dd>{value} <small>{html.escape(note)}</small></dd></div>" for name, value, note in facts
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from lcprune.plan import Plan
 from lcprune.runs import PLAN, RunFolder
+from lcprune.score import Score
 
 Row = dict[str, Any]
 
@@ -27,7 +28,7 @@ class Records:
         title: what the page is about.
         runs: the runs, in the order given.
         results: one row per network: network, method, limit, seed, macs, params, accuracy_before (as cut),
-            accuracy_repaired, accuracy
+            accuracy_repaired, accuracy; or another score by its name, which `score` then describes.
         schedule: one row per network and group: group, position, size, kept.
         search: one row per candidate: network, iteration, difference, best, naive.
         metric: one row per unit: metric, group, position, score, difference.
@@ -43,6 +44,11 @@ class Records:
     metric: list[Row]
     latency: list[Row]
     training: list[Row]
+
+    @property
+    def score(self) -> Score:
+        """By what the networks were compared."""
+        return Score.in_rows(self.results)
 
     @property
     def empty(self) -> bool:
@@ -88,8 +94,10 @@ def summarise(results: Sequence[Row]) -> list[Row]:
 
     Returns:
         One row per (run, method, limit), with the means, `accuracy_std`, `accuracy_before_std`,
-        `accuracy_repaired_std` (sample standard deviations; None for a single trial) and `trials`.
+        `accuracy_repaired_std` (sample standard deviations; None for a single trial; of another score with its name),
+        and `trials`.
     """
+    score = Score.in_rows(results).name
     kinds: dict[tuple[Any, ...], list[Row]] = {}
     for row in results:
         key = (row.get("run"), row.get("method"), row.get("resource"), row.get("limit"))
@@ -100,21 +108,21 @@ def summarise(results: Sequence[Row]) -> list[Row]:
         for name in _AVERAGED:
             if name in merged:
                 merged[name] = _mean([row.get(name) for row in rows])
-        for name in ("accuracy", "accuracy_before", "accuracy_repaired"):
-            values = [row[name] for row in rows if row.get(name) is not None]
-            merged[name] = _mean(values)
-            merged[f"{name}_std"] = _deviation(values)
+        for suffix in ("", "_before", "_repaired"):
+            values = [row[score + suffix] for row in rows if row.get(score + suffix) is not None]
+            merged[f"{score}{suffix}"] = _mean(values)
+            merged[f"{score}{suffix}_std"] = _deviation(values)
         merged["trials"] = len(rows)
         summary.append(merged)
     return summary
 
 
-def is_tuned(row: Row) -> bool:
-    """Whether a network was trained after its cut: the accuracy of one that was not is that as cut, or repaired."""
-    before = row.get("accuracy_repaired", row.get("accuracy_before"))
+def is_tuned(row: Row, score: Score) -> bool:
+    """Whether a network, summarised, was trained after its cut: the score of others is that as cut, or repaired."""
+    before = row[f"{score.name}_repaired"]
     if before is None:
-        before = row.get("accuracy_before")
-    return before is not None and row.get("accuracy") is not None and before != row["accuracy"]
+        before = row[f"{score.name}_before"]
+    return before is not None and row[score.name] is not None and before != row[score.name]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

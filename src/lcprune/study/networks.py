@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from lcprune import models
-from lcprune.batches import check_weights
+from lcprune.batches import Batch, call, check_weights, loss_of, shape_of, shape_text, to_device
 from lcprune.copies import ORIGIN
-from lcprune.errors import LcpruneError, ModelError, first_line
+from lcprune.errors import DataError, LcpruneError, ModelError, first_line
 from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
 from lcprune.plan import Plan
 from lcprune.runs import NETWORK, PLAN, WEIGHTS, RunFolder
+from lcprune.score import ACCURACY, LOSS
 from lcprune.storage import is_folder, load, network_of
 
 if TYPE_CHECKING:
-    from lcprune.data import Dataset
+    from lcprune.data import AnyData, OwnData
 
 logger = logging.getLogger("lcprune")
 
@@ -35,21 +37,26 @@ class Network:
     Attributes:
         name: what it was asked for by.
         model: in evaluation mode, on the device asked for.
-        example: one input, likewise.
+        example: one input, likewise: a tensor, a tuple of them, or a dict of keyword arguments.
         plan: what was kept, if it comes from a folder with a pruned network.
         run: the folder it comes from, if it does.
     """
 
     name: str
     model: nn.Module
-    example: Tensor
+    example: Any
     plan: Plan | None = None
     run: RunFolder | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.model.parameters()).device
 
     def describe(self, run: RunFolder) -> None:
         """Write into a new run folder how to build the network, where no plan in that folder says it."""
         if run.writes and self.plan is None:
-            known = {**getattr(self.model, ORIGIN, {}), "input_shape": list(self.example.shape[1:])}
+            known = {**getattr(self.model, ORIGIN, {}), "input_shape": shape_of(self.example)}
             write_json(run.file(NETWORK), known)
 
 
@@ -57,8 +64,8 @@ def open_network(
     name: str,
     weights: str | None = None,
     num_classes: int | None = None,
-    shape: Sequence[int] | None = None,
-    dataset: Dataset | None = None,
+    shape: Any = None,
+    dataset: AnyData | None = None,
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Network:
@@ -94,7 +101,7 @@ def open_network(
         shape = dataset.input_shape if dataset is not None else known.get("input_shape") or models.input_shape(name)
     example = models.example_input(name, shape=shape)
     model = model.to(device).eval()
-    example = example.to(device)
+    example = to_device(example, device)
     _try(model, example, name)
     network = Network(name, model, example, plan, None if folder is None else RunFolder.read(folder))
     _check_data(network, dataset)
@@ -111,9 +118,7 @@ def trace_network(network: Network, ignore: Sequence[str] = ()) -> ChannelGraph:
     return graph
 
 
-def _from_folder(
-    run: RunFolder, weights: str | None, shape: Sequence[int] | None, device: torch.device | str
-) -> Network:
+def _from_folder(run: RunFolder, weights: str | None, shape: Any, device: torch.device | str) -> Network:
     """A trained or pruned network from its folder."""
     if weights is not None:
         raise ModelError(f"{run.path} has weights of its own: leave out weights={weights}")
@@ -127,7 +132,7 @@ def _from_folder(
         known = network_of(Path(known["model"]))  # a network that was pruned twice
     shape = shape or known.get("input_shape") or models.input_shape(known["model"])
     plan = _plan(run.path, network_of(run.path))
-    return Network(str(run.path), model, models.example_input("", shape=shape).to(device), plan, run)
+    return Network(str(run.path), model, to_device(models.example_input("", shape=shape), device), plan, run)
 
 
 def _plan(folder: Path, known: Mapping[str, Any]) -> Plan | None:
@@ -135,11 +140,14 @@ def _plan(folder: Path, known: Mapping[str, Any]) -> Plan | None:
     return Plan.load(folder / PLAN).with_meta(network=dict(known)) if (folder / PLAN).is_file() else None
 
 
-def _check_data(network: Network, dataset: Dataset | None) -> None:
+def _check_data(network: Network, dataset: AnyData | None) -> None:
     """Find out in a second that the network cannot take the data's images, or has no output for some of its classes."""
     if dataset is None:
         return
-    example = torch.zeros(1, *dataset.input_shape, device=network.example.device)
+    if dataset.num_classes is None:
+        _check_task(network, dataset)
+        return
+    example = torch.zeros(1, *dataset.input_shape, device=network.device)
     answer = _try(network.model, example, network.name)
     if isinstance(answer, Tensor) and answer.ndim == 2 and answer.shape[1] < dataset.num_classes:
         raise ModelError(
@@ -148,15 +156,46 @@ def _check_data(network: Network, dataset: Dataset | None) -> None:
         )
 
 
-def _try(model: nn.Module, example: Tensor, name: str) -> Any:
-    """Find out in a second, not after an hour, that the network cannot take such inputs."""
+def _check_task(network: Network, dataset: OwnData) -> None:
+    """Find out as soon that the loss or the score does not fit what the network gives."""
+    first = Batch(to_device(dataset.first.inputs, network.device), to_device(dataset.first.target, network.device), 0)
+    answer = _try(network.model, first.inputs, network.name)
+    if not dataset.labelled:
+        return
+    what = "the loss" if dataset.loss_fn is not None else "cross-entropy, the loss unless one is named,"
     try:
-        with torch.no_grad():
-            return model(example)
+        loss_of(dataset.loss_fn or nn.functional.cross_entropy, answer, first.target)
+        if dataset.compared_by is ACCURACY and pytree.tree_any(lambda leaf: leaf.is_floating_point(), first.target):
+            raise ValueError("targets are no class numbers")
+        what = f"the score {dataset.compared_by.name!r}"
+        if dataset.compared_by is not LOSS:
+            meter = dataset.compared_by.meter()
+            meter.update(answer, first.target)
+            float(meter.compute())
     except LcpruneError:
         raise
     except Exception as error:
-        shape = "x".join(map(str, example.shape[1:]))
+        shapes = f"outputs {_shapes(answer)}, targets {_shapes(first.target)}"
+        raise DataError(
+            f"{what} cannot be computed for {network.name} on {dataset.name}: {type(error).__name__}: "
+            f"{first_line(error)} ({shapes})\nname another loss or score: file.py:function"
+        ) from error
+
+
+def _shapes(value: Any) -> str:
+    leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+    return " and ".join(f"{tuple(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}" for leaf in leaves)
+
+
+def _try(model: nn.Module, example: Any, name: str) -> Any:
+    """Find out in a second, not after an hour, that the network cannot take such inputs."""
+    try:
+        with torch.no_grad():
+            return call(model, example)
+    except LcpruneError:
+        raise
+    except Exception as error:
+        shape = shape_text(shape_of(example))
         raise ModelError(
             f"{name} cannot take inputs of {shape}: {first_line(error)}\nchoose other data, or say another input_shape"
         ) from None
