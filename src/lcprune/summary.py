@@ -6,6 +6,8 @@ import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lcprune.batches import shape_text
+
 if TYPE_CHECKING:
     from lcprune.plan import Plan
 
@@ -73,7 +75,7 @@ def _title(plan: Plan) -> str:
     network = plan.meta.get("network", {})
     words = [str(network.get("model") or network.get("class") or "network")]
     if "input_shape" in network:
-        words.append(f"inputs of {'x'.join(map(str, network['input_shape']))}")
+        words.append(f"inputs of {shape_text(network['input_shape'])}")
     if "method" in plan.meta:
         words.append(f"method {plan.meta['method']}")
     return f"{', '.join(words)}: {headline(plan)}"
