@@ -90,7 +90,7 @@ def test_compare_judges_by_the_score(lcprune):
     [
         (("--data", own("numbers")), "targets are no class numbers (outputs (2, 1) float32, targets (2, 1) float32)"),
         (("--data", own("numbers"), "--loss", own("nothing")), "has no function called 'nothing'"),
-        (("--data", own("numbers"), "--loss", own("both")), "the loss cannot be computed"),
+        (("--data", own("numbers"), "--loss", own("absolute")), "the loss cannot be computed"),
         (("--data", own("pairs"), "--loss", own("both")), "cannot take inputs of image 3x8x8, kind int64"),
         (("--data", own("numbers"), "--loss", own("squares"), "--set", "tune.label_smoothing=0.1"), "leave it out"),
     ],

@@ -17,9 +17,8 @@ from torch import Tensor
 from lcprune.data.augment import Augmentation
 from lcprune.data.decoded import DecodedSplit, decode
 from lcprune.data.files import FileSplit
-from lcprune.data.judged import Judged
 from lcprune.errors import DataError
-from lcprune.score import Score
+from lcprune.score import Judged, Score
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from lcprune.batches import Batch, as_batch, collate, draw, shape_of, to_device
-from lcprune.data.judged import Judged
 from lcprune.errors import DataError
-from lcprune.score import Score
+from lcprune.score import Judged, Score
 
 PARTS = ("train", "val", "test")
 _BATCH = 64  # samples: of arrays and data sets, when they are not trained on
