@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format types unit coverage docs clean help
+.PHONY: demo test lint format types unit coverage docs dist clean help
 help:
 	@echo "make demo    train, prune and compare a small network (under 3 minutes), report in runs/demo"
 	@echo "make test    lint + format check + types + tests"
@@ -17,7 +17,8 @@ help:
 	@echo "make types   mypy"
 	@echo "make unit    the tests alone"
 	@echo "make coverage  the tests, with the lines that they do not reach (half as long again)"
-	@echo "make docs    the API reference, from the docstrings"
+	@echo "make docs    the site, with the API from the docstrings, in build/site"
+	@echo "make dist    the source distribution and the wheel, in dist"
 	@echo "make clean   remove caches, build products and runs/demo (make clean-all: .venv too)"
 
 $(BIN)/python:
@@ -59,11 +60,17 @@ coverage:
 	$(MAKE) unit ARGS="--cov --cov-report=term $(ARGS)"
 
 docs: $(STAMP)
-	$(BIN)/python docs/make_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+# Without what earlier builds left: setuptools would pack it again.
+dist: $(STAMP)
+	rm -rf dist build/lib src/*.egg-info
+	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
+	@ls dist
 
 clean:
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov runs/demo
-	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-all
 clean-all: clean

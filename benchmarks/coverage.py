@@ -106,9 +106,8 @@ def table(records: list[dict[str, Any]]) -> str:
         '- "(mixing)": some groups share a normalisation or reduction over channels, '
         "where zero is not the same as absent.",
         "- `benchmarks/coverage_models.txt` lists the networks; `benchmarks/results/coverage.json` has every record.",
-        "- Times: records with an `export_s` and those of `timm:re*` were made on a quiet machine. The other timm "
-        "records are older, made while it was busy: their seconds say little. Since then a trace makes two more trial "
-        "cuts and `verify` runs on more inputs; no time here includes that.",
+        "- Seconds say little: most timm networks were timed on a busy machine, and all of them before a trace made "
+        "two more trial cuts and `verify` ran on more inputs.",
         "",
         f"torch {torch.__version__}. Made by `python benchmarks/coverage.py`.",
         "",

@@ -8,7 +8,7 @@
 
 `train` makes a network on 45,000 images. `measure` cuts it to four limits by three methods with three seeds and repairs
 each cut in every way; `images` repairs with more and fewer images; `tune` tunes from each start. Each of them adds its
-rows to benchmarks/results/repair.json as soon as it has them. `show` writes the tables of docs/repair.md.
+rows to benchmarks/results/repair.json as soon as it has them. `show` prints the tables of docs/repair.md.
 
 Images for search and repair are training images without labels in the repair; accuracies are those of the test images.
 """

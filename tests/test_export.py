@@ -93,13 +93,47 @@ def test_what_cannot_be_exported_leaves_no_file(form, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_formats_and_several_outputs_are_explained(tmp_path):
+class Two(nn.Module):
+    """Two inputs, one of them whole numbers, and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.place = nn.Conv2d(3, 8, 3), nn.Embedding(4, 8)
+        self.head, self.size = nn.Linear(8, 2), nn.Linear(8, 1)
+
+    def forward(self, image: torch.Tensor, where: torch.Tensor) -> dict[str, torch.Tensor]:
+        features = self.conv(image).relu().mean((2, 3)) + self.place(where)
+        return {"score": self.head(features), "size": self.size(features)}
+
+
+@pytest.mark.parametrize("as_names", [False, True])
+def test_several_inputs_and_outputs(as_names, tmp_path):
+    torch.manual_seed(0)
+    model = Two().eval()
+    example = {"where": torch.tensor([0, 3, 1]), "image": torch.randn(3, 3, 8, 8)}
+    given = example if as_names else (example["image"], example["where"])
+    plan = lcprune.prune(model, given, macs=0.5, method="naive", progress=False).plan
+    small = plan.apply(model)
+    expected = small(**example)
+    assert export(small, given, tmp_path / "n.pt2", "torch").max_error < 1e-5
+    program = torch.export.load(io.BytesIO((tmp_path / "n.pt2").read_bytes())).module()
+    output = program(**example) if as_names else program(*given)
+    torch.testing.assert_close(output["score"], expected["score"])
+    onnxruntime = pytest.importorskip("onnxruntime")
+    export(small, given, tmp_path / "n.onnx", "onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "n.onnx"), providers=["CPUExecutionProvider"])
+    assert [one.name for one in session.get_outputs()] == ["score", "size"]
+    score, _ = session.run(None, {name: value.numpy() for name, value in example.items()})
+    np.testing.assert_allclose(score, expected["score"].detach().numpy(), atol=1e-5)
+
+
+def test_unknown_formats_and_no_outputs_are_explained(tmp_path):
     with pytest.raises(ExportError, match="choose one of onnx, torch, safetensors"):
         export(nn.Linear(3, 2), torch.ones(1, 3), tmp_path / "n", "tflite")
 
-    class Two(nn.Module):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return x, x
+    class Mute(nn.Module):
+        def forward(self, x: torch.Tensor) -> None:
+            return None
 
-    with pytest.raises(ExportError, match="one output tensor"):
-        export(Two(), torch.ones(1, 3), tmp_path / "n", "onnx")
+    with pytest.raises(ExportError, match="no tensor"):
+        export(Mute(), torch.ones(1, 3), tmp_path / "n", "onnx")

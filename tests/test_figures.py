@@ -7,6 +7,7 @@ import json
 import re
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -203,6 +204,25 @@ def test_macs_guide_a_search_as_well_as_tables_of_layer_times_did() -> None:
             }
             compared.append(loss["MACs"] <= loss["latency"])
     assert f"In {sum(compared)} of {len(compared)} rows MACs" in LATENCY
+
+
+def test_repairs(capsys: pytest.CaptureFixture[str]) -> None:
+    import first_page
+    import repair
+
+    page = (ROOT / "docs" / "repair.md").read_text(encoding="utf-8")
+    repair.show(SimpleNamespace(out=repair.RESULTS))
+    for line in capsys.readouterr().out.splitlines():
+        assert not line.startswith("|") or line in page, line
+    spent: dict[str, list[float]] = {}
+    for own in record("results/repair.json")["measure"]:
+        if own["how"] == "auto":
+            spent.setdefault(own["network"], []).append(own["seconds"])
+    for name, words in first_page.TITLES.items():
+        if name in spent:
+            assert f"{min(spent[name]):.0f} to {max(spent[name]):.0f} s for {words}" in " ".join(page.split())
+    index = first_page.PAGE.read_text(encoding="utf-8")
+    assert first_page.refresh(index) == index, "run: python benchmarks/first_page.py"
 
 
 def test_held_latencies() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lcprune.files import atomic_write
 from lcprune.runs import RECORDS
-from paper.cells import DONE
+from paper.cells import DONE, percent
 from paper.scale import PAPER, Scale
 
 RESULTS = Path(__file__).parent / "results"
@@ -86,6 +86,28 @@ class Store:
         for kind, cells in self.kinds.items():
             if cells:
                 _write(self.folder / f"{kind}.json", {name: fold(rows) for name, rows in cells.items()})
+
+
+def tuned(store: Store, network: str, method: str, limit: float, resource: str = "macs") -> list[Row]:
+    """Rows of one network's trials after tuning, in the order of the trials."""
+    if method == "each" and limit == min(store.scale.limits):
+        method = "lcp"  # the search for the frontier was made there
+    wanted = f"{network}/tune/{method}-{percent(limit)}{'' if resource == 'macs' else '-params'}/"
+    return sorted(store.rows("results", wanted), key=lambda row: row["seed"])
+
+
+def before(store: Store, network: str, method: str, limit: float, kind: str = "l2") -> list[Row]:
+    """Rows of one network's trials before tuning; `kind` is "l2", or what differs from the usual."""
+    if kind != "l2":
+        prefix = f"{network}/sweep/{kind}/"
+    elif method == "sweep":
+        prefix = f"{network}/sweep/l2/"
+    elif method == "each" and limit != min(store.scale.limits):
+        prefix = f"{network}/each/{percent(limit)}/"
+    else:
+        prefix = f"{network}/frontier/l2/"
+    wanted = "lcp" if method in ("each", "sweep") else method
+    return [row for row in store.rows("results", prefix) if (row["method"], row["limit"]) == (wanted, limit)]
 
 
 def accuracy(rows: Sequence[Row], name: str = "accuracy") -> str:

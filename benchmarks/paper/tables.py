@@ -1,11 +1,11 @@
-"""Tables and figures of docs/results.md, from whatever cells exist.
+"""Tables and figures of docs/results.md and docs/results/, from whatever cells exist.
 
     python benchmarks/paper/tables.py --runs runs/paper     # take over finished cells, then make everything
     python benchmarks/paper/tables.py --runs runs/2 --again # the same, of baselines that were trained a second time
     python benchmarks/paper/tables.py                       # from the committed JSON alone
     python benchmarks/paper/tables.py --show table-1        # one of them: printed and, if it is a figure, drawn
 
-Numbers go to benchmarks/paper/results/, tables between the marks of docs/results.md, figures to docs/images/paper/.
+Numbers go to benchmarks/paper/results/, tables between the marks of these pages, figures to docs/images/paper/.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
 
 from lcprune.files import atomic_write  # noqa: E402
 from lcprune.report.tables import markdown  # noqa: E402
-from paper import birds_cells, objectives  # noqa: E402
+from paper import birds_cells, claims, objectives  # noqa: E402
 from paper.cells import chosen, percent, registry  # noqa: E402
 from paper.resnet50_latency import table_3  # noqa: E402
 from paper.rivals import table_rivals  # noqa: E402
 from paper.scale import PAPER, TINY  # noqa: E402
-from paper.store import AGAIN, MISSING, RESULTS, Row, Store, accuracy  # noqa: E402
+from paper.store import AGAIN, MISSING, RESULTS, Store, accuracy, before, tuned  # noqa: E402
 
-PAGE = BENCHMARKS.parent / "docs" / "results.md"
-IMAGES = BENCHMARKS.parent / "docs" / "images" / "paper"
+DOCS = BENCHMARKS.parent / "docs"
 
 # The paper's table 1, ResNet-56 from 94.18 %: MACs limit -> method -> accuracy.
 PUBLISHED = {
@@ -46,28 +45,6 @@ METHODS = {
     "lcp": "LcP, learned at the tightest limit",
     "each": "LcP, a search per limit",
 }
-
-
-def tuned(store: Store, network: str, method: str, limit: float, resource: str = "macs") -> list[Row]:
-    """Rows of one network's trials after tuning, in the order of the trials."""
-    if method == "each" and limit == min(store.scale.limits):
-        method = "lcp"  # the search for the frontier was made there
-    wanted = f"{network}/tune/{method}-{percent(limit)}{'' if resource == 'macs' else '-params'}/"
-    return sorted(store.rows("results", wanted), key=lambda row: row["seed"])
-
-
-def before(store: Store, network: str, method: str, limit: float, kind: str = "l2") -> list[Row]:
-    """Rows of one network's trials before tuning; `kind` is "l2", or what differs from the usual."""
-    if kind != "l2":
-        prefix = f"{network}/sweep/{kind}/"
-    elif method == "sweep":
-        prefix = f"{network}/sweep/l2/"
-    elif method == "each" and limit != min(store.scale.limits):
-        prefix = f"{network}/each/{percent(limit)}/"
-    else:
-        prefix = f"{network}/frontier/l2/"
-    wanted = "lcp" if method in ("each", "sweep") else method
-    return [row for row in store.rows("results", prefix) if (row["method"], row["limit"]) == (wanted, limit)]
 
 
 # -- tables ------------------------------------------------------------------------------------------------
@@ -263,6 +240,7 @@ def table_missing(store: Store) -> str:
 
 
 TABLES: dict[str, Callable[[Store], str]] = {
+    "claims": claims.table,
     "table-1": table_1,
     "rivals": table_rivals,
     "before": table_before,
@@ -283,7 +261,12 @@ TABLES: dict[str, Callable[[Store], str]] = {
 }
 
 
-def refresh(page: str, store: Store, images: Path = IMAGES) -> str:
+def pages(docs: Path = DOCS) -> list[Path]:
+    """The page of claims, and those of details."""
+    return [docs / "results.md", *sorted((docs / "results").glob("*.md"))]
+
+
+def refresh(page: str, store: Store, images: Path = DOCS / "images" / "paper") -> str:
     """The page with everything from `<!-- table: NAME -->` (or figure) to `<!-- end -->` made anew."""
 
     def made(match: re.Match[str]) -> str:
@@ -291,7 +274,7 @@ def refresh(page: str, store: Store, images: Path = IMAGES) -> str:
         if kind == "table":
             inside = TABLES[name](store)
         elif (images / f"{name}.svg").is_file():
-            inside = f"![{name.replace('-', ' ')}](images/paper/{name}.svg)\n"
+            inside = f"![{name.replace('-', ' ')}](../images/paper/{name}.svg)\n"
         else:
             inside = f"*{name.replace('-', ' ').capitalize()} has no cells yet.*\n"
         return f"<!-- {kind}: {name} -->\n\n{inside}\n<!-- end -->"
@@ -305,8 +288,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="their baselines were trained a second time")
     parser.add_argument("--show", nargs="+", default=[], help="tables and figures to show; all if none is named")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON")
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--images", type=Path, default=IMAGES)
+    parser.add_argument("--docs", type=Path, default=DOCS, help="folder of results.md, results/ and images/")
     parser.add_argument("--tiny", action="store_true", help="the cells of run.py --tiny")
     options = parser.parse_args()
     from paper import figures
@@ -323,11 +305,12 @@ def main() -> None:
     for name in options.show:
         if name in TABLES:
             print(TABLES[name](store))
-    for name in figures.draw(store, options.images, options.show):
+    images = options.docs / "images" / "paper"
+    for name in figures.draw(store, images, options.show):
         print(f"drew {name}")
-    if options.page.is_file():
-        text = refresh(options.page.read_text(encoding="utf-8"), store, options.images)
-        with atomic_write(options.page) as temporary:
+    for page in filter(Path.is_file, pages(options.docs)):
+        text = refresh(page.read_text(encoding="utf-8"), store, images)
+        with atomic_write(page) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 

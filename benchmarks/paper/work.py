@@ -22,8 +22,7 @@ import lcprune
 from lcprune import data, models, tune
 from lcprune.data import Dataset
 from lcprune.files import write_json
-from lcprune.runs import RunFolder
-from lcprune.storage import PLAN
+from lcprune.runs import PLAN, RunFolder
 from lcprune.study import Network, Study, epoch_rows, record_metric_error
 from lcprune.tune.checkpoint import save_weights
 from paper.cells import DONE, Cell, percent

@@ -1,12 +1,16 @@
 """Layer-compensated pruning: physically smaller CNNs that meet a limit, checked to be what was meant.
 
+```python
 graph = lcprune.trace(model, example_inputs)
 result = lcprune.prune(model, example_inputs, macs=0.5, data=batches)
 result.model, result.plan
+```
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from lcprune.version import VERSION
 
 if TYPE_CHECKING:
     from lcprune import baselines, data, engine, export, latency, models, report, tune
@@ -37,13 +41,14 @@ if TYPE_CHECKING:
     from lcprune.outcome import PruneResult
     from lcprune.plan import Plan
     from lcprune.repairs import Repair, repair
+    from lcprune.score import Score
     from lcprune.scoring import metrics
     from lcprune.search import Search
     from lcprune.steps import prune_in_steps
     from lcprune.storage import load, save
     from lcprune.verification import Verification, verify
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "BudgetError",
@@ -70,6 +75,7 @@ __all__ = [
     "PruneResult",
     "Repair",
     "Schedule",
+    "Score",
     "Search",
     "SearchError",
     "TraceError",
@@ -112,6 +118,7 @@ _HOMES = {
     "PruneResult": "outcome",
     "Repair": "repairs",
     "Schedule": "choosing",
+    "Score": "score",
     "Search": "search",
     "Uniform": "choosing",
     "Verification": "verification",

@@ -85,6 +85,12 @@ class LcP(Method):
 
     search: Search = field(default_factory=Search)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.search, Search):
+            raise SearchError(
+                f"search={self.search!r} is not a Search: write lcprune.LcP(search=lcprune.Search(pool=64))"
+            )
+
     def choose(self, task: Task) -> Choice:
         started = time.perf_counter()
         learned = learn(task, task.engine.settle(self.search))

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from lcprune.errors import TraceError
 
+# Attribute of a network that `models.build` or `load` made: how to build it again, as plain JSON. Plans say it, too.
+ORIGIN = "_lcprune_origin"
+
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers, each once, under the first of its names."""

@@ -48,7 +48,8 @@ def prune(
 
     Args:
         model: the trained network, left untouched; or what `lcprune.trace` gave for it.
-        example_inputs: a tensor, or a tuple of them, that the network can be called with; none with a traced graph.
+        example_inputs: a tensor, a tuple of them, or a dict of keyword arguments, that the network can be called with;
+            none with a traced graph.
         macs: most multiply-adds: a share ("50%", or a number up to 1) or an absolute number ("62.7M", 62.7e6).
         params: most parameters, likewise. Several limits mean that all hold.
         latency: most milliseconds, likewise: "60%" of the network's own latency, "3.5ms", or a `Latency` that also says
@@ -68,7 +69,8 @@ def prune(
         min_keep: share of each group that always stays.
         multiple_of: kept widths are multiples of this; None is 8 for CUDA in half precision and 1 elsewhere.
         seed: of the drawn images and of the search.
-        run: folder for records, or a `Job` that also says whether to go on from it and which engine does the work.
+        run: folder for the network and its records, or a `Job` that also says whether to go on from it and which
+            engine does the work.
         progress: show bars.
 
     Raises:
@@ -99,7 +101,10 @@ def prune(
     ) as setup:
         records = None if setup.folder is None else setup.folder / "search.jsonl"
         task = replace(setup.task, limits=setup.limits(own), records=records)
-        return cut(task, chosen, setup.clock, own.get(LATENCY), how)
+        result = cut(task, chosen, setup.clock, own.get(LATENCY), how)
+        if setup.networks is not None:
+            result.save(setup.networks)
+        return result
 
 
 def cut(

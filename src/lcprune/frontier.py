@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +25,15 @@ from lcprune.framework import hold_choice
 from lcprune.graph import ChannelGraph
 from lcprune.latency.hold import HELD
 from lcprune.latency.limit import Latency, LatencyOutcome
-from lcprune.limit import LATENCY, Limit, Written, is_list
+from lcprune.limit import LATENCY, Limit, Written, is_list, network_name
 from lcprune.method import Method
 from lcprune.outcome import PruneResult, check, repaired
 from lcprune.repairs import AUTO, NONE, Repair, check_how
+from lcprune.runs import network_folder
 from lcprune.search import Record, objective
 from lcprune.setup import Data, Metric, Setup, Where, columns, set_up
+from lcprune.storage import save
+from lcprune.summary import headline
 from lcprune.task import Choice, Task
 
 if TYPE_CHECKING:
@@ -37,7 +42,7 @@ if TYPE_CHECKING:
 METHODS = ("lcp", "naive", "uniform")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Point:
     """One network of a frontier.
 
@@ -53,6 +58,7 @@ class Point:
         repair: what was done to the cut network, if it was repaired.
         repaired_loss: on the drawn images, of the repaired network.
         repaired: that network; None if it was left as cut.
+        name: in tables and folders: `lcp 50 %`.
     """
 
     method: str
@@ -65,7 +71,12 @@ class Point:
     history: list[Record] = field(default_factory=list)
     repair: Repair | None = None
     repaired_loss: float | None = None
-    repaired: nn.Module | None = field(default=None, repr=False)
+    repaired: nn.Module | None = None
+    name: str = ""
+
+    def __repr__(self) -> str:
+        loss = f"loss {self.loss:.4g}" if self.repaired_loss is None else f"loss {self.repaired_loss:.4g}, repaired"
+        return f"Point({self.name}: {headline(self.plan)}, {loss})"
 
     @property
     def macs(self) -> float:
@@ -83,7 +94,7 @@ class Point:
         return self.plan.apply(self.graph.model) if self.repaired is None else self.repaired
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Frontier:
     """Networks at several limits.
 
@@ -98,6 +109,17 @@ class Frontier:
     full_loss: float
     histories: dict[float, list[Record]] = field(default_factory=dict)
     beta: NDArray[np.float64] | None = None
+
+    def __repr__(self) -> str:
+        lines = [f"Frontier({len(self.points)} networks, loss of the whole network {self.full_loss:.4g}:"]
+        return "\n".join([*lines, *(f"  {point}" for point in self.points[:12])]) + ")"
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write every network into a folder of its own, `networks/lcp-50-pc`, that `lcprune.load` and commands take."""
+        for place, point in enumerate(self.points):
+            before = sum(other.name == point.name for other in self.points[:place])  # limits that read alike
+            name = f"{point.name} {before + 1}" if before else point.name
+            save(Path(folder) / network_folder(name), point.model, point.plan)
 
     def curve(self, method: str = "lcp") -> tuple[Point, ...]:
         """The points of one method."""
@@ -126,7 +148,8 @@ def pareto(
 
     Args:
         model: the trained network, left untouched; or what `lcprune.trace` gave for it.
-        example_inputs: a tensor, or a tuple of them, that the network can be called with; none with a traced graph.
+        example_inputs: a tensor, a tuple of them, or a dict of keyword arguments, that the network can be called with;
+            none with a traced graph.
         data: iterable of (input, target) batches, or of inputs alone, or an `Evaluation`.
         macs: limits, each as in `prune`.
         params: limits, instead of `macs` or beside it (as many).
@@ -169,7 +192,10 @@ def pareto(
         run=run,
         progress=progress,
     ) as setup:
-        return _repaired(_make(setup, chosen, given, learn), setup.task, how)
+        frontier = _repaired(_make(setup, chosen, given, learn), setup.task, how)
+        if setup.networks is not None:
+            frontier.save(setup.networks)
+        return frontier
 
 
 def _make(
@@ -211,7 +237,8 @@ def _make(
                 **({} if outcome is None else {"latency": outcome.to_json()}),
             )
             history = found.histories.get(index, []) if name == "lcp" else []
-            points.append(Point(name, given[index], plan, loss, difference, graph, outcome, history))
+            title = network_name(name, rows[index])
+            points.append(Point(name, given[index], plan, loss, difference, graph, outcome, history, name=title))
     beta = np.array(found.learned[0]["beta"]) if found.learned and learn == "tightest" else None
     histories = {given[index]: history for index, history in found.histories.items()}
     frontier = Frontier(tuple(points), full_loss, histories, beta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -102,6 +102,16 @@ def parse_limits(given: Several, name: str = "macs") -> tuple[Limit, ...]:
 def is_list(given: Any) -> bool:
     """Whether several limits were given."""
     return hasattr(given, "__iter__") and not isinstance(given, str)
+
+
+def network_name(method: str, limits: Mapping[str, Limit]) -> str:
+    """What a network that meets these limits is called in tables: `lcp 50 %`."""
+    words = {"macs": "", "params": " parameters", LATENCY: " latency"}
+    parts = [
+        limit.label + (words[resource] if len(limits) > 1 or resource != "macs" else "")
+        for resource, limit in limits.items()
+    ]
+    return f"{method} {' and '.join(parts)}"
 
 
 def format_count(value: float) -> str:

@@ -49,9 +49,11 @@ class Method(ABC):
 class Methods:
     """What `method=` of `prune` can be called: `lcprune.methods()` lists the names.
 
+    ```python
     @lcprune.methods.register("mine")
     def mine(task):
         return lcprune.methods.Choice(task.ranking.select(task.limits))
+    ```
     """
 
     def __init__(self) -> None:

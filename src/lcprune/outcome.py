@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from lcprune.plan import Plan
 from lcprune.repairs import NONE, Repair, expand, mend
 from lcprune.search import Record, read_records
 from lcprune.storage import load, save
+from lcprune.summary import headline, plan_html
 from lcprune.verification import verify
 
 
@@ -36,10 +38,10 @@ class Step:
 
     limits: dict[str, float]
     plan: Plan
-    history: list[Record] = field(default_factory=list)
+    history: list[Record] = field(default_factory=list, repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PruneResult:
     """A smaller network and how it came about.
 
@@ -62,6 +64,25 @@ class PruneResult:
     latency: LatencyOutcome | None = None
     whole: nn.Module | None = None
     repair: Repair | None = None
+
+    def __repr__(self) -> str:
+        parts = [f"{type(self.model).__name__}: {headline(self.plan)}"]
+        if self.repair is not None:
+            parts.append(f"repair {self.repair.how}")
+        if self.history:
+            parts.append(f"{len(self.history)} candidates searched")
+        return f"PruneResult({', '.join(parts)}; summary() has the layers)"
+
+    def _repr_html_(self) -> str:
+        return plan_html(self.plan)
+
+    def summary(self) -> str:
+        """What every layer had and has, what is saved, and what stays and why, as text: `plan.summary()`."""
+        return self.plan.summary()
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the network as `lcprune.save` does: `lcprune.load` and every command take the folder."""
+        save(folder, self.model, self.plan)
 
 
 def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None, result: Any) -> None:

@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.copies import named_tensors, unwrap
+from lcprune.copies import ORIGIN, named_tensors, unwrap
 from lcprune.errors import PlanError
 from lcprune.files import atomic_write
+from lcprune.summary import headline, plan_html, plan_text
 from lcprune.surgery import AttributeChange, cut
 
 VERSION = 1
 _FORMAT = "lcprune plan"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """Which units stay.
 
@@ -37,7 +38,9 @@ class Plan:
         cuts: weight name -> dimension -> kept positions, in their new order.
         changes: integers kept by modules that follow.
         shapes: weight name -> shape before, to recognise the network.
-        meta: how the plan was found; anything that JSON can hold.
+        meta: how the plan was found; anything that JSON can hold. `network` says what it was made for.
+        layers: convolution or linear layer -> its channels, multiply-adds and parameters, each before and after.
+        frozen: layer -> why it could not be cut.
     """
 
     kept: Mapping[str, tuple[int, ...]]
@@ -50,6 +53,18 @@ class Plan:
     changes: Sequence[AttributeChange] = ()
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    layers: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    frozen: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Plan({headline(self)}, {len(self.kept)} groups; summary() has the layers)"
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
+
+    def summary(self) -> str:
+        """What every layer has before and after, what is saved, and what stays and why, as text."""
+        return plan_text(self)
 
     def apply(self, model: nn.Module) -> nn.Module:
         """Cut a freshly built (or trained) network of the same architecture.
@@ -65,7 +80,9 @@ class Plan:
         """
         inner = unwrap(model)
         self._check(inner)
-        return cut(inner, self.cuts, self.changes)
+        smaller = cut(inner, self.cuts, self.changes)
+        vars(smaller).pop(ORIGIN, None)
+        return smaller
 
     def pruned_shapes(self) -> dict[str, tuple[int, ...]]:
         """Weight name -> shape after the cut."""
@@ -148,6 +165,8 @@ class Plan:
                 for c in self.changes
             ],
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
+            "layers": {name: {key: list(pair) for key, pair in own.items()} for name, own in self.layers.items()},
+            "frozen": dict(self.frozen),
         }
 
     @classmethod
@@ -166,6 +185,8 @@ class Plan:
             changes=tuple(AttributeChange(**change) for change in body["attributes"]),
             shapes={name: tuple(shape) for name, shape in body["shapes"].items()},
             meta=body["meta"],
+            layers={n: {key: tuple(pair) for key, pair in own.items()} for n, own in body.get("layers", {}).items()},
+            frozen=body.get("frozen", {}),
         )
 
 

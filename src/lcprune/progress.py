@@ -59,13 +59,17 @@ class Progress:
 def _rich_bar() -> Any:
     from rich import progress as rich_progress
     from rich.console import Console
+    from rich.table import Column
 
+    out = Console(stderr=True)
+    bar = 40 if out.width >= 120 else 6  # what is beside it matters more
+    beside = Column(no_wrap=True, overflow="ellipsis", max_width=max(20, out.width - bar - 40))
     return rich_progress.Progress(
         rich_progress.TextColumn("[bold]{task.description}"),
-        rich_progress.BarColumn(),
+        rich_progress.BarColumn(bar),
         rich_progress.MofNCompleteColumn(),
         rich_progress.TimeElapsedColumn(),
         rich_progress.TimeRemainingColumn(),
-        rich_progress.TextColumn("{task.fields[info]}"),
-        console=Console(stderr=True),
+        rich_progress.TextColumn("{task.fields[info]}", table_column=beside),
+        console=out,
     )

@@ -10,7 +10,6 @@ The folder can be read by people (`config.toml`, `log.txt`), by `lcprune.load` (
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import json
 import logging
 import os
@@ -26,10 +25,15 @@ from typing import Any
 from lcprune.errors import ConfigError
 from lcprune.files import atomic_write, on_this_machine, write_json
 from lcprune.toml import dump_toml, read_toml
+from lcprune.version import VERSION
 
 logger = logging.getLogger("lcprune")
 
 CONFIG, ENVIRONMENT, LOG, RECORDS = "config.toml", "environment.json", "log.txt", "records"
+NETWORKS, PLAN, WEIGHTS, NETWORK = "networks", "plan.json", "model.safetensors", "network.json"
+
+# What the last line of a log begins with.
+_DONE, _STOPPED = "done", "stopped by"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -109,10 +113,24 @@ class RunFolder:
         if not run.path.is_dir():
             raise ConfigError(f"there is no run folder {run.path}")
         if not run.file(CONFIG).is_file():
-            raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}")
+            raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}, and no network ({WEIGHTS}) either")
         run.settings = read_toml(run.file(CONFIG))
         run.command = str(run.settings.pop("command", "?"))
         return run
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Read a run folder, or one with a network in it: with the settings of the run that the network belongs to.
+
+        Raises:
+            ConfigError: there is no such folder, or it was not written by lcprune.
+        """
+        folder = on_this_machine(path)
+        if (folder / CONFIG).is_file() or not any((folder / name).is_file() for name in (PLAN, WEIGHTS)):
+            return cls.open(path)
+        above = folder.resolve().parent.parent
+        run = cls.open(above) if folder.resolve().parent.name == NETWORKS and (above / CONFIG).is_file() else None
+        return cls(path, "network" if run is None else run.command, {} if run is None else run.settings)
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> RunFolder:
@@ -137,6 +155,18 @@ class RunFolder:
     def file(self, *parts: str) -> Path:
         """A path inside the folder."""
         return self.path.joinpath(*parts)
+
+    @property
+    def stopped(self) -> str | None:
+        """How an unfinished run ended, as its log says; None if it is done, or about to be: its own report is last."""
+        log = self.file(LOG)
+        if self._handler is not None or not log.is_file():
+            return None
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        said = next((line.partition(" INFO ")[2] for line in reversed(lines) if " INFO " in line), "")
+        if said.startswith(_DONE):
+            return None
+        return said if said.startswith(_STOPPED) else "ended without a word, or still going on"
 
     def records(self, name: str) -> list[dict[str, Any]]:
         """The rows recorded under `name`; none if there are none."""
@@ -170,7 +200,7 @@ class RunFolder:
         seconds = time.monotonic() - self._started
         if self._handler is not None:
             logger.removeHandler(self._handler)
-            outcome = "done" if kind is None else f"stopped by {kind.__name__}: {value}"
+            outcome = _DONE if kind is None else f"{_STOPPED} {kind.__name__}: {value}"
             message = f"{outcome} after {seconds:.1f} s"
             # Only the file: the terminal hears of it from the command itself.
             self._handler.handle(logging.LogRecord("lcprune", logging.INFO, "", 0, message, None, None))
@@ -179,18 +209,16 @@ class RunFolder:
             raise Interrupted(str(self.path)) from None
 
 
+def network_folder(title: str) -> str:
+    """Where a network is in its run's folder: `lcp 50 %` in `networks/lcp-50-pc`."""
+    plain = "".join(c if c.isalnum() or c == "." else " " for c in title.replace("%", "pc"))
+    return f"{NETWORKS}/{'-'.join(plain.split())}"
+
+
 def default_folder(command: str, subject: str) -> Path:
     """A new folder's name, e.g. `runs/prune-resnet20-20260131-120000`."""
     plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(subject).name).strip("-.")
     return Path("runs") / f"{command}-{plain}-{datetime.now():%Y%m%d-%H%M%S}"
-
-
-def version() -> str:
-    """The installed lcprune's version."""
-    try:
-        return importlib.metadata.version("lcprune")
-    except importlib.metadata.PackageNotFoundError:  # used from a source tree that was never installed
-        return "unknown"
 
 
 def environment() -> dict[str, Any]:
@@ -199,7 +227,7 @@ def environment() -> dict[str, Any]:
     import torch
 
     return {
-        "lcprune": version(),
+        "lcprune": VERSION,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,

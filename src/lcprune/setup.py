@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from lcprune.batches import draw
+from lcprune.batches import check_samples, check_weights, draw
 from lcprune.engine import make_engine
 from lcprune.errors import ConfigError, DataError
 from lcprune.evaluate import Evaluation
@@ -21,6 +21,7 @@ from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.limit import Latency
 from lcprune.limit import LATENCY, Limit, Several, parse_limits
 from lcprune.method import Method
+from lcprune.scoring import metrics
 from lcprune.select import Limits
 from lcprune.task import Task, width_of
 
@@ -39,6 +40,7 @@ class Setup:
     Attributes:
         task: all but the limits.
         folder: of the run, on this machine; None if there is none.
+        networks: where the networks are saved; None for nowhere.
         clock: what predicts and measures latency; None without a limit on it.
         scheduled: whether the user says what stays.
     """
@@ -47,6 +49,7 @@ class Setup:
     folder: Path | None
     clock: Clock | None
     scheduled: bool = False
+    networks: Path | None = None
 
     def limits(self, own: Mapping[str, Limit]) -> Limits:
         """Limits by what they limit, with what predicts the latency."""
@@ -85,6 +88,12 @@ def set_up(
             raise DataError(f"method {method.name!r} needs data=, an iterable of (input, target) or input batches")
     engine = make_engine(job.engine)
     graph = _graph(model, example_inputs)
+    check_weights(graph.model, graph.unread)
+    samples = None if how.data is None else draw(how.data, how.images, seed)
+    if samples is not None:
+        judged = any(method.needs_data for method in methods)
+        judged = judged or (isinstance(metric, str) and metrics.get(metric).needs_data)
+        check_samples(graph.model, samples, judged and how.loss_fn is None)
     width = width_of(graph, multiple_of)
     folder = None if job.folder is None else Path(job.folder)
     clock = None if latency is None else make_clock(graph, latency, min_keep, width, folder, job.resume)
@@ -92,7 +101,7 @@ def set_up(
         graph=graph,
         limits=Limits(),
         metric=metric,
-        samples=None if how.data is None else draw(how.data, how.images, seed),
+        samples=samples,
         evaluation=replace(how, data=None),
         min_keep=min_keep,
         multiple_of=width,
@@ -103,7 +112,8 @@ def set_up(
         engine=engine,
     )
     with engine:
-        yield Setup(task, folder, clock, all(method.scheduled for method in methods))
+        scheduled = all(method.scheduled for method in methods)
+        yield Setup(task, folder, clock, scheduled, folder if job.networks else None)
 
 
 def columns(macs: Several | None, params: Several | None, latency: Latency | None) -> dict[str, tuple[Limit, ...]]:
@@ -118,8 +128,8 @@ def _graph(model: nn.Module | ChannelGraph, example_inputs: Any) -> ChannelGraph
             raise ConfigError("a traced graph has its own example inputs: give the graph alone")
         return model
     if example_inputs is None:
-        raise ConfigError("example_inputs are needed to trace the network: a tensor, or a tuple of them")
-    return trace(model, example_inputs if isinstance(example_inputs, tuple) else (example_inputs,))
+        raise ConfigError("example_inputs are needed to trace the network: a tensor, a tuple of them, or a dict")
+    return trace(model, example_inputs)
 
 
 def _dataset_of(data: Any) -> Dataset | None:

@@ -54,7 +54,8 @@ def prune_in_steps(
 
     Args:
         model: the trained network, left untouched; or what `lcprune.trace` gave for it.
-        example_inputs: a tensor, or a tuple of them, that the network can be called with; none with a traced graph.
+        example_inputs: a tensor, a tuple of them, or a dict of keyword arguments, that the network can be called with;
+            none with a traced graph.
         tune: trains the cut network after each round, in place (or returns another one of the same shapes); None trains
             nothing.
         steps: number of rounds, in equal steps from the whole network to the limit; 3 if None, or as many as there are
@@ -77,6 +78,7 @@ def prune_in_steps(
         PlanError: a cut network does not compute what it should; the error's `result` has what was found.
     """
     chosen, wanted, how = methods.make(method), Latency.of(latency), check_how(repair)
+    _check_tune(tune)
     given = columns(macs, params, wanted)
     with set_up(
         model,
@@ -92,7 +94,19 @@ def prune_in_steps(
         progress=progress,
     ) as setup:
         limits = tightening(setup, given, steps)
-        return _iterate(setup, chosen, tune, limits, given[LATENCY][-1] if LATENCY in given else None, how)
+        result = _iterate(setup, chosen, tune, limits, given[LATENCY][-1] if LATENCY in given else None, how)
+        if setup.networks is not None:
+            result.save(setup.networks)
+        return result
+
+
+def _check_tune(tune: Any) -> None:
+    if tune is not None and not callable(tune):
+        shown = repr(tune) if isinstance(tune, str) else type(tune).__name__
+        raise ConfigError(
+            f"tune={shown} is not a function of the cut network: give e.g. "
+            "tune=lambda model: lcprune.tune.fit(model, dataset, 'finetune').model"
+        )
 
 
 def _iterate(

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from lcprune import bf16
+from lcprune.batches import Inputs, arguments, random_like
 from lcprune.copies import copy_with, unwrap
 from lcprune.errors import PlanError
 from lcprune.graph.arithmetic import Arithmetic
@@ -37,7 +38,6 @@ _COARSE_FLOOR = 1e-1
 
 _SCALES = (0.3, 3.0)  # of the random inputs
 
-Inputs = tuple[Any, ...]
 Pass = tuple[list[Leaf] | Exception, list[Used], list[Decision]]  # outputs, numbers used, decisions taken
 
 
@@ -102,8 +102,7 @@ def verify(model: nn.Module, plan: Plan, example_inputs: Any, pruned: nn.Module 
         PlanError: the outputs of the two have different shapes.
     """
     inner = unwrap(model)
-    args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-    fresh = plan.apply(inner)
+    args, fresh = arguments(example_inputs), plan.apply(inner)
     smaller = fresh if pruned is None else unwrap(pruned)
     failure: Exception | None = None
     with untouched(inner), untouched(smaller):
@@ -136,7 +135,7 @@ class _Comparison:
 
     def run(self, args: Inputs) -> Verification:
         inputs = [_map(inputs_to(args, "cpu"), self._cast)]
-        inputs += [_random_like(inputs[0], scale, seed) for seed, scale in enumerate(_SCALES)]
+        inputs += [random_like(inputs[0], scale, seed) for seed, scale in enumerate(_SCALES)]
         modes = [False]
         found, passes, own = self._run(self.smaller, inputs, modes)
         if any(name in self.plan.cuts for name in found.unread.values()):
@@ -236,21 +235,6 @@ class _Comparison:
 def _map(args: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     mapped: Inputs = tree_map_only(Tensor, function, args)
     return mapped
-
-
-def _random_like(args: Inputs, scale: float, seed: int) -> Inputs:
-    """Random inputs of the same shapes and types; whole numbers from the range of the example's, truth values kept."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point() or tensor.is_complex():
-            return scale * torch.randn(tensor.shape, dtype=tensor.dtype, generator=generator)
-        if tensor.dtype == torch.bool or tensor.numel() == 0:
-            return tensor
-        low, high = int(tensor.min()), int(tensor.max())
-        return torch.randint(low, high + 1, tensor.shape, dtype=tensor.dtype, generator=generator)
-
-    return _map(args, draw)
 
 
 def _is_float(leaf: Any) -> bool:

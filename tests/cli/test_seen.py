@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from lcprune.cli import demo, main
-from lcprune.runs import RunFolder, version
+from lcprune.cli.show import print_table
+from lcprune.runs import RunFolder
+from lcprune.version import VERSION
 
-COMMANDS = ["demo", "inspect", "train", "prune", "pareto", "tune", "evaluate", "latency", "export", "report", "compare"]
+COMMANDS = ["demo", "inspect", "plan", "train", "prune", "pareto", "tune", "evaluate", "latency", "export", "report"]
+COMMANDS += ["compare"]
 
 
 def test_help_lists_every_command(lcprune):
@@ -29,7 +32,7 @@ def test_every_command_has_examples_in_its_help(lcprune, command):
 
 def test_python_m_lcprune_is_the_same_program(lcprune):
     said = lcprune("--version")
-    assert (said.code, said.out) == (0, f"lcprune {version()}\n"), said.err
+    assert (said.code, said.out) == (0, f"lcprune {VERSION}\n"), said.err
     done = subprocess.run([sys.executable, "-m", "lcprune", "nonsense"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr == lcprune("nonsense").err
 
@@ -105,3 +108,13 @@ def test_the_demo_goes_the_whole_way_and_goes_on(lcprune, few, monkeypatch):
     assert lcprune("demo").code == 2  # nothing is overwritten without being asked
     assert lcprune("demo", "--resume").code == 0
     assert RunFolder.open("runs/demo").records("results") == rows
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_wide_tables_keep_the_names_of_the_networks(capfd, width):
+    header = ["network", *(f"accuracy {i} (%)" for i in range(9)), "latency (ms)"]
+    print_table("", header, [["uniform 60 % latency", *["93.77 ± 0.06"] * 9, "1.385"]], width)
+    lines = capfd.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    named = [line for line in lines if "uniform 60 % latency" in line]
+    assert len(named) > 1 and sum(line.count("93.77 ± 0.06") for line in named) == 9 and "1.385" in named[-1]

@@ -33,6 +33,8 @@ PRUNE = ["prune", "resnet20", "--method", "naive"]
         ([*PRUNE, "--latency", "60%", "--backend", "tpu"], "choose one of eager"),
         ([*PRUNE, "--latency", "60%", "--latency-table", "nowhere.json"], "nowhere.json cannot be read"),
         ([*PRUNE, "--macs", "50%", "--latency-table", "nowhere.json"], "--latency-table is for --latency"),
+        ([*PRUNE, "--macs", "50%", "--batch", "4"], "--batch is for --latency"),
+        (["plan", "resnet20", "--macs", "50%"], "needs data"),
         ([*PRUNE, "--macs", "50%", "--metric", "l3"], "no metric 'l3'"),
         ([*PRUNE, "--macs", "50%", "--weights", "none.pt"], "no weights at none.pt"),
         (["prune", "resnet20", "--macs", "50%", "--method", "lcpp"], "Did you mean 'lcp'"),

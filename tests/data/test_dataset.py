@@ -133,12 +133,12 @@ def test_folder_layouts(tmp_path: Path, layout: str) -> None:
             for number in range(5 if part == "val" else 10):
                 _write_image(tmp_path / part / name / f"{number}.png", number)
     dataset = data.load(f"folder:{tmp_path}")
-    assert dataset.classes == ("cat", "dog") and dataset.input_shape == (3, 224, 224)
+    assert dataset.classes == ("cat", "dog") and dataset.input_shape == (3, 20, 20)
     expected = {"train/test": (18, 2, 20), "train/val": (18, 2, 10), "train/val/test": (20, 10, 20)}
     sizes = (len(dataset.train), len(dataset.val), len(dataset.test))
     assert sizes == expected.get(layout, (14, 2, 4))
     images, labels = next(iter(dataset.batches("val", 2)))
-    assert images.shape == (2, 3, 224, 224) and labels.dtype == torch.int64
+    assert images.shape == (2, 3, 20, 20) and labels.dtype == torch.int64
 
 
 def test_augmented_files_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:

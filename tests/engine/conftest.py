@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from lcprune.engine import RayEngine
 
 sys.path.insert(0, str(Path(__file__).parent))  # engine_helpers
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  Ray's 15 would starve workers beside other tests
 
 
 @pytest.fixture(scope="session")

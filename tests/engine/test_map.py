@@ -37,6 +37,12 @@ def test_one_worker_per_gpu_or_core() -> None:
     assert share(2, machines, use_gpus=False) == Share(8, 0.0)
 
 
+def test_what_is_shared_brings_the_users_own_modules_along(ray, two, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text("from torch import nn\nclass Net(nn.Linear): pass\ndef net(): return Net(2, 3)\n")
+    shared = two.share(lcprune.models.build(f"{tmp_path}/mine.py:net"))
+    assert list(two.map(lambda item: item.get().out_features, [shared])) == [(0, 3)]
+
+
 def test_results_come_with_their_positions(ray, two) -> None:
     for engine in (LocalEngine(), two):
         shared = engine.share(list(range(100)))

@@ -128,7 +128,8 @@ def test_parts_of_a_shared_search_draw_candidates_of_their_own(plain, digits) ->
 def test_limits_that_read_alike_have_records_of_their_own(learn, plain, digits, tmp_path) -> None:
     settings = {"macs": [0.5, 0.5], "params": [0.6, 0.3], "learn": learn, "run": tmp_path, "beside": ()}
     whole = frontier(plain, digits, **settings)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["search-0.5-2.jsonl", "search-0.5.jsonl"]
+    assert sorted(path.name for path in tmp_path.glob("*.jsonl")) == ["search-0.5-2.jsonl", "search-0.5.jsonl"]
+    assert len(list(tmp_path.glob("networks/*/plan.json"))) == len(whole.points)
     again = frontier(plain, digits, **{**settings, "run": lcprune.Job(tmp_path, resume=True)})
     assert [p.plan.kept for p in again.points] == [p.plan.kept for p in whole.points]
 

@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 model, x = models.build("resnet20").eval(), torch.randn(32, 3, 32, 32)
 with torch.inference_mode():
     faults = []
-    for _ in range(15):
+    for _ in range(9):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         model(x)
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from lcprune import models, vision
 from lcprune.errors import MissingDependencyError, ModelError
@@ -31,6 +33,55 @@ def test_factory_from_a_file(tmp_path: Path) -> None:
         models.build(f"{file}:other")
     with pytest.raises(ModelError, match="no file"):
         models.build(f"{tmp_path}/absent.py:net")
+
+
+@pytest.mark.parametrize(
+    ("said", "shapes"),
+    [
+        ("(3, 8, 8)", [(2, 3, 8, 8)]),
+        ("((3, 8, 8), (5, 'int64'))", [(2, 3, 8, 8), (2, 5)]),
+        ("{'image': (3, 8, 8), 'kind': ('int64',)}", [(2, 3, 8, 8), (2,)]),
+    ],
+)
+def test_a_file_says_what_its_network_takes(tmp_path: Path, said: str, shapes: list[tuple[int, ...]]) -> None:
+    (tmp_path / "mine.py").write_text(f"INPUT_SHAPE = {said}\ndef net(): pass\n")
+    example = models.example_input(f"{tmp_path}/mine.py:net", batch_size=2)
+    leaves = tree_leaves(example)
+    assert [tuple(leaf.shape) for leaf in leaves] == shapes
+    assert [leaf.dtype for leaf in leaves] == [torch.float32, torch.int64][: len(leaves)]
+    with pytest.raises(ModelError, match="'int65' is no type"):
+        models.example_input("resnet20", shape=(3, "int65"))
+
+
+def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
+    """Its neighbours hide neither installed packages nor those of another file, and are not found afterwards."""
+    for folder, width in (("a", 3), ("b", 7)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own_parts.py").write_text(f"WIDTH = {width}\n")
+        (tmp_path / folder / "json.py").write_text("raise RuntimeError('hides the standard library')\n")
+        (tmp_path / folder / "typer.py").write_text("raise RuntimeError('hides an installed package')\n")
+        (tmp_path / folder / "mine.py").write_text(
+            "import json, typer\nfrom torch import nn\nfrom own_parts import WIDTH\n"
+            "def net():\n    import own_parts\n    return nn.Linear(WIDTH, own_parts.WIDTH)\n"
+        )
+    before = list(sys.path)
+    for folder, width in (("a", 3), ("b", 7)):
+        assert models.build(f"{tmp_path / folder}/mine.py:net").weight.shape == (width, width)
+    assert sys.path == before
+
+
+def test_weights_of_a_network_that_a_trainer_holds(tmp_path: Path) -> None:
+    model = models.build("digits_resnet")
+    state = model.state_dict()
+    inside = {f"model.{name}": value for name, value in state.items()}
+    torch.save({"state_dict": {**inside, "loss.weight": torch.ones(10)}, "epoch": 3}, tmp_path / "a.ckpt")
+    other = models.build("digits_resnet", weights=tmp_path / "a.ckpt")
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in state.items())
+    twice = {**inside, **{f"ema.{name}": value for name, value in state.items()}}
+    with pytest.raises(ModelError, match=r"holds the network 2 times, under 'model\.' and 'ema\.'"):
+        models.load_weights(other, twice)
+    with pytest.raises(ModelError, match=r"All names in the file begin with 'net\.', and without it they do not fit"):
+        models.load_weights(other, {f"net.{name}1": value for name, value in state.items()})
 
 
 @pytest.mark.parametrize("wrapping", ["plain", "state_dict", "data_parallel", "compiled", "safetensors"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import logging
@@ -13,6 +14,7 @@ import pytest
 
 from lcprune.errors import ConfigError, MissingDependencyError
 from lcprune.report import collect, make_figures, render, write_report
+from lcprune.report.page import page as text_of
 from lcprune.runs import RunFolder
 
 NAMES = [
@@ -121,3 +123,43 @@ def test_the_script_of_the_page_is_the_one_that_draws_the_pictures():
     if importlib.metadata.version("vl-convert-python") != "1.9.0.post1":
         pytest.skip("the script comes from vl-convert-python 1.9.0.post1")
     assert render.javascript() == vl_convert.javascript_bundle().replace("</script", "<\\/script")
+
+
+def test_only_an_earlier_report_is_replaced(tmp_path):
+    run, mine = RunFolder.create(tmp_path / "a", "train", {}), tmp_path / "thesis"
+    run.add("training", *({"network": "original", "epoch": e, "accuracy": 0.5} for e in range(2)))
+    (mine / "figures").mkdir(parents=True)
+    (mine / "page.html").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"page\.html was not made by lcprune.*--force"):
+        write_report([run], mine / "page.html")
+    if render.pictures():
+        (mine / "figures" / "training.png").write_text("mine")
+        with pytest.raises(ConfigError, match=r"training\.png was not made by lcprune"):
+            write_report([run], mine / "other.html")
+        assert (mine / "figures" / "training.png").read_text() == "mine"
+    assert (mine / "page.html").read_text() == "years of work"
+    write_report([run], mine / "page.html", force=True)
+    write_report([run], mine / "page.html")
+    write_report([run], mine / "other.html")
+
+
+def test_an_unfinished_run_is_called_so(sample, tmp_path):
+    run = sample(tmp_path / "a")
+    for error, words in ((KeyboardInterrupt, "stopped by KeyboardInterrupt"), (None, None)):
+        with contextlib.suppress(KeyboardInterrupt), run:
+            if error is not None:
+                raise error
+        again = RunFolder.open(run.path)
+        text = text_of(collect([again]), [], {})
+        assert ("is not finished" in text) == (again.stopped is not None) == (error is not None)
+        assert words is None or words in text
+    run.file("log.txt").write_text("2026-01-31 12:00:00,000 INFO lcp 50 %: pruning\n")
+    assert "without a word" in str(RunFolder.open(run.path).stopped)
+
+
+def test_cards_and_schedule_say_what_was_reached_and_where(sample, tmp_path):
+    records = collect([sample(tmp_path / "a")])
+    assert "lcp 50%, 50.1 % fewer MACs, 50.0 % fewer parameters" in text_of(records, [], {})
+    schedule = next(figure for figure in make_figures(records) if figure.name == "schedule")
+    axis = schedule.spec["spec"]["layer"][0]["encoding"]["x"]
+    assert axis["field"] == "group" and axis["sort"][0] == "layer1.0.conv1"

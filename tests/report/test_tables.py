@@ -7,7 +7,8 @@ import io
 import statistics
 
 from lcprune.report.records import collect, summarise
-from lcprune.report.tables import csv_text, html_table, latex, markdown, result_table
+from lcprune.report.tables import csv_text, latex, markdown, result_table
+from lcprune.summary import html_table
 
 
 def test_seeds_are_averaged_with_their_standard_deviation(sample, tmp_path):

@@ -1,6 +1,8 @@
 """The methods that LcP is compared with, each on the same graph, cost, surgery and tuning.
 
+```python
 lcprune.prune(model, example_inputs, macs=0.5, method=lcprune.baselines.Amc(episodes=200), data=batches)
+```
 """
 
 from lcprune.baselines.amc import Amc

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lcprune.batches import call
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.scoring.passes import evaluating
 
@@ -55,7 +56,7 @@ def layers_of(graph: ChannelGraph) -> list[Layer]:
     handles = [modules[name].register_forward_hook(watch(name)) for names in producers for name in set(names)]
     try:
         with evaluating(graph.model), torch.no_grad():
-            graph.model(*graph.example_inputs)
+            call(graph.model, graph.example_inputs)
     finally:
         for handle in handles:
             handle.remove()

@@ -5,7 +5,28 @@ for batch in collate(samples, 128, "cuda"):
     call(model, batch.inputs)
 """
 
-from lcprune.batches.draw import Batch, collate, draw, fingerprint, together
-from lcprune.batches.running import arithmetic, call, loss_of
+from lcprune.batches.check import check_samples, check_weights
+from lcprune.batches.draw import Batch, as_batch, collate, draw, fingerprint, together
+from lcprune.batches.running import Inputs, arguments, arithmetic, call, loss_of, random_like
+from lcprune.batches.shapes import example_of, shape_of, shape_text, to_device
 
-__all__ = ["Batch", "arithmetic", "call", "collate", "draw", "fingerprint", "loss_of", "together"]
+__all__ = [
+    "Batch",
+    "Inputs",
+    "arguments",
+    "arithmetic",
+    "as_batch",
+    "call",
+    "check_samples",
+    "check_weights",
+    "collate",
+    "draw",
+    "example_of",
+    "fingerprint",
+    "loss_of",
+    "random_like",
+    "shape_of",
+    "shape_text",
+    "to_device",
+    "together",
+]

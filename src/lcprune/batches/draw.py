@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,31 +161,48 @@ def _reservoir(data: Iterable[Any], images: int, rng: np.random.Generator) -> li
 class _Rows:
     """The images of a batch, cut out on demand."""
 
-    def __init__(self, batch: tuple[Any, Any], size: int) -> None:
-        self._batch, self._size = batch, size
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
 
     def __len__(self) -> int:
-        return self._size
+        return self._batch.size
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
-        if not 0 <= index < self._size:
+        if not 0 <= index < len(self):
             raise IndexError(index)
-        row: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], self._batch)
+        row: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], (self._batch.inputs, self._batch.target))
         return row
 
 
 def _samples(batch: Any) -> _Rows:
-    if isinstance(batch, (torch.Tensor, dict)):
+    return _Rows(as_batch(batch))
+
+
+def as_batch(batch: Any) -> Batch:
+    """What a user's data gives, as a batch: (input, target), or inputs alone.
+
+    Raises:
+        DataError: it is something else, or its tensors do not have one entry per image.
+    """
+    if isinstance(batch, (torch.Tensor, Mapping)):
         batch = batch, ()  # inputs alone
     if not isinstance(batch, (tuple, list, Batch)) or len(tuple(batch)) != 2:
-        raise DataError(f"data must give (input, target) batches or inputs alone, not {type(batch).__name__}")
-    pair = pytree.tree_map(_tensor, tuple(batch))
-    sizes = {leaf.shape[0] for leaf in pytree.tree_leaves(pair) if leaf.ndim}
-    if len(sizes) != 1 or any(leaf.ndim == 0 for leaf in pytree.tree_leaves(pair)):
+        parts = f" of {len(batch)}" if isinstance(batch, (tuple, list)) else ""
         raise DataError(
-            f"the inputs and targets of a batch must have the same first dimension, one entry per image; {_BATCH}"
+            f"data must give (input, target) batches or inputs alone, not a {type(batch).__name__}{parts}; several "
+            "inputs go together: ((first, second), target)"
         )
-    return _Rows(pair, sizes.pop())
+    inputs, target = pytree.tree_map(
+        _tensor, tuple(dict(part) if isinstance(part, Mapping) else part for part in batch)
+    )
+    leaves = pytree.tree_leaves((inputs, target))
+    sizes = {leaf.shape[0] for leaf in leaves if leaf.ndim}
+    if len(sizes) != 1 or any(leaf.ndim == 0 for leaf in leaves):
+        raise DataError(
+            "the inputs and targets of a batch must have the same first dimension, one entry per image (targets of "
+            f"differing sizes, such as boxes, can be padded); {_BATCH}"
+        )
+    return Batch(inputs, target, sizes.pop())
 
 
 def _tensor(leaf: Any) -> torch.Tensor:

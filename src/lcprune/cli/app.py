@@ -10,7 +10,7 @@ import typer
 
 from lcprune.cli import compare, demo, export, inspect, latency, listing, prune, report, train, tune
 from lcprune.cli.command import FAILED, INTERRUPTED, ClickException, Command
-from lcprune.runs import version
+from lcprune.version import VERSION
 
 app = typer.Typer(
     name="lcprune",
@@ -25,6 +25,7 @@ app = typer.Typer(
 _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo.demo),
     ("inspect", inspect.inspect),
+    ("plan", prune.plan),
     ("train", train.train),
     ("prune", prune.prune),
     ("pareto", prune.pareto),
@@ -42,7 +43,7 @@ for _name, _function in _COMMANDS:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        print(f"lcprune {version()}")
+        print(f"lcprune {VERSION}")
         raise typer.Exit
 
 

@@ -29,7 +29,9 @@ FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 SECTIONS = ("search", "tune")
 
 # What says how to run rather than what to run: not part of the resolved configuration.
-PLUMBING = frozenset({"config", "set_", "out", "resume", "force", "json_", "debug", "quiet", "report", "asynchronous"})
+PLUMBING = frozenset(
+    {"config", "set_", "out", "resume", "force", "json_", "debug", "quiet", "report", "asynchronous", "dry_run"}
+)
 
 # Typer brings its own copy of click in some versions and uses the installed one in others.
 ClickException: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")

@@ -13,7 +13,7 @@ from lcprune.cli.show import console, print_json, print_table
 from lcprune.limit import format_count
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 
 def inspect(
@@ -23,10 +23,7 @@ def inspect(
     num_classes: o.NumClasses = None,
     input_shape: o.InputShape = None,
     explain: Annotated[bool, typer.Option("--explain", help="Also say why groups are coupled.")] = False,
-    ignore: Annotated[
-        o.Words | None,
-        typer.Option(parser=o.words, metavar="NAMES", help="Layers to leave alone, patterns with commas."),
-    ] = None,
+    ignore: o.Ignore = None,
     json_: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
@@ -65,14 +62,16 @@ def inspect(
         out.print(graph.explain(), markup=False)
 
 
-def layer_costs(model: nn.Module, example: Tensor) -> dict[str, dict[str, Any]]:
+def layer_costs(model: nn.Module, example: Any) -> dict[str, dict[str, Any]]:
     """MACs and parameters of every module that holds weights of its own, in network order."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
+    from lcprune.batches import call
+
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
-        model(example)
+        call(model, example)
     counts = counter.get_flop_counts()
     root = type(model).__name__
     layers = {}
@@ -81,7 +80,7 @@ def layer_costs(model: nn.Module, example: Tensor) -> dict[str, dict[str, Any]]:
         if own:
             flops = sum(counts.get(f"{root}.{name}" if name else root, {}).values())
             is_leaf = next(module.children(), None) is None
-            macs = flops // (2 * len(example)) if is_leaf else 0
+            macs = flops // 2 if is_leaf else 0  # the example is one sample
             layers[name or "(network)"] = {"type": type(module).__name__, "macs": macs, "params": own}
     return layers
 

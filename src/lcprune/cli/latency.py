@@ -37,14 +37,14 @@ def latency(
 
       lcprune latency torchvision:resnet50 --backend onnx
     """
+    from lcprune.batches import shape_of
     from lcprune.cli.sources import open_network, pick_device
     from lcprune.latency import measure
 
     listen(quiet)
     where = pick_device(device)
     opened = [open_network(name, weights, num_classes, input_shape, device=where) for name in networks]
-    shapes = {tuple(network.example.shape[1:]) for network in opened}
-    if len(shapes) > 1:
+    if any(shape_of(network.example) != shape_of(opened[0].example) for network in opened):
         raise UsageError("these networks take different inputs; say one shape with --input-shape")
     records = measure(
         {network.name: network.model for network in opened},

@@ -117,7 +117,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="resnet56, torchvision:resnet50, timm:mobilenetv2_100, file.py:factory, or a run folder.",
+        help="resnet56, torchvision:resnet50, timm:mobilenetv2_100, file.py:factory, or a folder with a network.",
     ),
 ]
 Data = Annotated[
@@ -126,8 +126,21 @@ Data = Annotated[
         metavar="DATA", help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory."
     ),
 ]
+Loss = Annotated[
+    str | None,
+    model_option(
+        metavar="FILE:FUNCTION", help="file.py:function, the mean loss of (output, target); or cross-entropy."
+    ),
+]
+Score = Annotated[
+    str | None,
+    model_option(metavar="FILE:NAME", help="file.py:name, what networks are compared by; accuracy, or the loss."),
+]
 Weights = Annotated[
-    str | None, model_option(metavar="FILE", help="safetensors or state dict; 'pretrained' for published ones.")
+    str | None,
+    model_option(
+        metavar="FILE", help="safetensors, state dict or a folder with a network; 'pretrained' for published ones."
+    ),
 ]
 NumClasses = Annotated[int | None, model_option(min=1, help="Outputs of the network; the data's by default.")]
 InputShape = Annotated[
@@ -148,6 +161,11 @@ MinKeep = Annotated[float, limit_option(min=0.0, max=1.0, help="Share of each gr
 MultipleOf = Annotated[
     int | None, limit_option(min=1, help="Keep widths a multiple of this. Default: 1, on CUDA in half precision 8.")
 ]
+Ignore = Annotated[
+    Words | None,
+    limit_option(parser=words, metavar="NAMES", help="Layers to leave alone, names or patterns with commas."),
+]
+DryRun = Annotated[bool, run_option("--dry-run", help="Show what would go, layer by layer; keep nothing.")]
 Repair = Annotated[
     str,
     limit_option(
@@ -210,6 +228,8 @@ Debug = Annotated[bool, run_option("--debug", help="Show the traceback of an err
 Group = Mapping[str, tuple[Any, Any]]
 NETWORK: Group = {
     "data": (Data, None),
+    "loss": (Loss, None),
+    "score": (Score, None),
     "weights": (Weights, None),
     "num_classes": (NumClasses, None),
     "input_shape": (InputShape, None),
@@ -226,11 +246,15 @@ FOLDER: Group = {
     "quiet": (Quiet, False),
     "debug": (Debug, False),
 }
-STUDY: Group = {
+CHOICE: Group = {
     **NETWORK,
     "metric": (Metric, "l2"),
     "min_keep": (MinKeep, 0.10),
     "multiple_of": (MultipleOf, None),
+    "ignore": (Ignore, None),
+}
+STUDY: Group = {
+    **CHOICE,
     "repair": (Repair, "auto"),
     "recipe": (Recipe, "finetune"),
     "engine": (Engine, "local"),

@@ -1,8 +1,10 @@
-"""`lcprune prune` and `lcprune pareto`: smaller networks from a trained one."""
+"""`lcprune prune`, `plan` and `pareto`: smaller networks from a trained one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +12,8 @@ import typer
 import lcprune
 from lcprune.cli import options as o
 from lcprune.cli.command import UsageError
+from lcprune.cli.show import show_plan
+from lcprune.runs import PLAN
 
 
 @o.also(o.STUDY)
@@ -25,6 +29,7 @@ def prune(
     method: o.Method = "lcp",
     epochs: Annotated[int, o.run_option(min=0, help="Tune the result for so many epochs.")] = 0,
     seed: o.Seed = 0,
+    dry_run: o.DryRun = False,
     asynchronous: o.Asynchronous = False,
 ) -> None:
     """Cut a trained network down to a limit, and tune it if asked to.
@@ -41,21 +46,83 @@ def prune(
 
       lcprune prune resnet56 --config run.toml --set search.iterations=100
     """
-    from lcprune.cli.prepare import check_names
     from lcprune.cli.studies import open_study
     from lcprune.study import make_network
 
+    limits = _limits(macs, params, latency, batch, backend, latency_table)
+    if dry_run:
+        show_plan(_chosen(ctx, method, limits, seed), ctx.params["json_"])
+        return
+    with open_study(ctx, [method], [] if macs is None else [macs], _why(ctx, method, epochs)) as study:
+        study.keep(make_network(study, method, limits, seed))
+
+
+@o.also(o.CHOICE, {name: o.FOLDER[name] for name in ("config", "set_", "json_", "quiet", "debug")})
+def plan(
+    ctx: typer.Context,
+    model: o.Model,
+    macs: o.Macs = None,
+    params: o.Params = None,
+    latency: o.Latency = None,
+    batch: o.Batch = 1,
+    backend: o.Backend = "eager",
+    latency_table: o.LatencyTable = None,
+    method: o.Method = "lcp",
+    seed: o.Seed = 0,
+    out: Annotated[Path | None, o.run_option(metavar="FILE", help="Keep the plan as JSON.")] = None,
+    force: Annotated[bool, o.run_option("--force", help="Replace that file.")] = False,
+) -> None:
+    """Show what pruning would take from each layer, and what it cannot; or, without a limit, what it took.
+
+    Examples:
+
+      lcprune plan torchvision:resnet50 --macs 50% --method naive
+
+      lcprune plan runs/train --params 0.4M --out plan.json
+
+      lcprune plan runs/prune
+    """
+    file = Path(model) / PLAN if Path(model).is_dir() else Path(model)
+    if (macs, params, latency) == (None, None, None) and file.suffix == ".json" and file.is_file():
+        found = lcprune.Plan.load(file)
+    else:
+        if out is not None and out.exists() and not force:
+            raise UsageError(f"{out} exists already: replace it with --force, or name another file with --out")
+        limits = _limits(macs, params, latency, batch, backend, latency_table)
+        found = _chosen(ctx, method, limits, seed)
+    if out is not None:
+        found.save(out)
+    show_plan(found, ctx.params["json_"])
+
+
+def _chosen(ctx: typer.Context, method: str, limits: Mapping[str, Any], seed: int) -> lcprune.Plan:
+    """What the options would keep; nothing is written."""
+    from lcprune.cli.studies import open_study
+    from lcprune.study import NetworkJob
+
+    macs = [limits["macs"]] if "macs" in limits else []
+    with open_study(ctx, [method], macs, _why(ctx, method), dry=True) as study:
+        found: lcprune.Plan = study.choose(NetworkJob(method, limits, seed))[0].plan
+    return found
+
+
+def _limits(macs: Any, params: Any, latency: Any, batch: int, backend: str, table: str | None) -> dict[str, Any]:
     limits = {name: some for name, some in (("macs", macs), ("params", params)) if some is not None}
-    limits |= _latency(latency, batch, backend, latency_table)
+    limits |= _latency(latency, batch, backend, table)
     if not limits:
         raise UsageError("no limit: say what the network may cost, e.g. --macs 50%, --params 0.4M or --latency 60%")
+    return limits
+
+
+def _why(ctx: typer.Context, method: str, epochs: int = 0) -> str | None:
+    """What needs data; None if nothing does."""
+    from lcprune.cli.prepare import check_names
+
     metric = ctx.params["metric"]
     check_names([method], metric)
     needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
-    why = f"method {method!r} with metric {metric!r} and epochs={epochs}" if needs_data else None
-    with open_study(ctx, [method], [] if macs is None else [macs], why) as study:
-        study.network.describe(study.run, pruned=True)
-        study.keep(make_network(study, method, limits, seed))
+    tuned = f" and epochs={epochs}" if epochs else ""
+    return f"method {method!r} with metric {metric!r}{tuned}" if needs_data else None
 
 
 @o.also(o.STUDY)
@@ -117,7 +184,7 @@ def pareto(
             min_keep=study.min_keep,
             multiple_of=study.multiple_of,
             seed=seed,
-            run=lcprune.Job(folder, folder.exists(), study.engine),
+            run=lcprune.Job(folder, folder.exists(), study.engine, networks=False),
             progress=study.progress,
             **timed,
         )
@@ -134,10 +201,11 @@ def _latency(limits: Any, batch: int, backend: str, table: str | None) -> dict[s
     """The limit on latency, if there is one; finds out before anything is done that a table cannot be used."""
     from lcprune.latency import Latency, Table
 
-    if limits is None and table is None:
-        return {}
     if limits is None:
-        raise UsageError("--latency-table is for --latency: say what the network may take, e.g. --latency 60%")
+        ignored = {"--batch": batch != 1, "--backend": backend != "eager", "--latency-table": table is not None}
+        for name in (name for name, given in ignored.items() if given):
+            raise UsageError(f"{name} is for --latency: say what the network may take, e.g. --latency 60%")
+        return {}
     if table is not None:
         try:
             Table.load(table)

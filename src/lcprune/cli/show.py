@@ -7,16 +7,21 @@ import logging
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lcprune.runs import RunFolder
+from lcprune.runs import PLAN, RunFolder
+
+if TYPE_CHECKING:
+    from lcprune.plan import Plan
 
 # 93.77, 93.77 ± 0.06, 62.7 M, 50 %, -, or nothing.
 _NUMBER = re.compile(r"|-|out of memory|[-+\d.,e]+( ± [\d.]+)?( ?[kMGT%])?")
+
+_TEXT = 20  # columns that a column of text needs at least
 
 logger = logging.getLogger("lcprune")
 
@@ -49,25 +54,66 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False, default=_plain))
 
 
-def print_table(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    """A table; columns of numbers stand to the right, text to the left."""
-    table = Table(title=title or None, title_justify="left", title_style="bold", header_style="dim", box=None)
-    for i, name in enumerate(header):
-        numeric = i > 0 and all(_NUMBER.fullmatch(line[i]) for line in cells)
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
-    for line in cells:
-        table.add_row(*[Text(cell) for cell in line])
+def print_table(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], width: int | None = None) -> None:
+    """A table; columns of numbers stand to the right, text to the left.
+
+    What is too wide for the terminal (or `width`) becomes several tables that all have the first column.
+    """
     out = console()
-    if not sys.stdout.isatty():
-        out.width = max(160, out.width)
-    out.print(table)
+    numeric = [i > 0 and all(_NUMBER.fullmatch(line[i]) for line in cells) for i in range(len(header))]
+    numbers = sum(2 + _longest(header, cells, i) for i in range(len(header)) if i == 0 or numeric[i])
+    out.width = width or (out.width if sys.stdout.isatty() else max(160, out.width, numbers + _TEXT))
+    names, blocks = list(header), _blocks(header, cells, numeric, out.width)
+    if len(blocks) > 1:  # units below what they are the units of
+        names = [name.replace(" (", "\n(") for name in header]
+        blocks = _blocks(names, cells, numeric, out.width)
+    for number, block in enumerate(blocks):
+        shown = title if title and number == 0 else None
+        table = Table(title=shown, title_justify="left", title_style="bold", header_style="dim", box=None)
+        for i in block:
+            justify: Any = "right" if numeric[i] else "left"
+            short = i == 0 and _longest(names, cells, 0) <= out.width // 2
+            table.add_column(names[i], justify=justify, no_wrap=numeric[i] or short, overflow="fold")
+        for line in cells:
+            table.add_row(*[Text(line[i]) for i in block])
+        if number:
+            out.print()
+        out.print(table)
+
+
+def _blocks(
+    names: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool], width: int
+) -> list[list[int]]:
+    """The columns of each table, the first in all of them."""
+    first = min(_longest(names, cells, 0), width // 2) + 2
+    blocks, used = [[0]], first
+    for i in range(1, len(names)):
+        needed = 2 + (_longest(names, cells, i) if numeric[i] else min(_longest(names, cells, i), _TEXT))
+        if used + needed > width and len(blocks[-1]) > 1:
+            blocks, used = [*blocks, [0]], first
+        blocks[-1].append(i)
+        used += needed
+    return blocks
+
+
+def _longest(names: Sequence[str], cells: Sequence[Sequence[str]], column: int) -> int:
+    return max(map(len, [*names[column].split("\n"), *(line[column] for line in cells)]))
+
+
+def show_plan(plan: Plan, json_: bool) -> None:
+    """Print what a plan takes from each layer."""
+    if json_:
+        names = ("macs", "params", "original_macs", "original_params", "layers", "frozen", "kept", "meta")
+        print_json({name: getattr(plan, name) for name in names})
+    else:
+        print(plan.summary())
 
 
 def write_run_report(run: RunFolder, title: str | None = None) -> None:
     """Write `report.html` into the run's folder."""
     from lcprune.report import write_report
 
-    write_report([run], run.file("report.html"), title)
+    write_report([run], run.file("report.html"), title, force=True)
 
 
 def tell(run: RunFolder, json_: bool, title: str = "", **more: Any) -> None:
@@ -82,6 +128,8 @@ def tell(run: RunFolder, json_: bool, title: str = "", **more: Any) -> None:
         print_table(title, *result_table(rows))
     page = run.file("report.html")
     print(f"\nreport: {page}" if page.is_file() else f"\nrun folder: {run.path}")
+    if run.file(PLAN).is_file():
+        print(f"layer by layer: lcprune plan {run.path}")
 
 
 def _plain(value: Any) -> Any:

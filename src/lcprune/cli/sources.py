@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,13 @@ import torch
 import typer
 
 from lcprune import study
+from lcprune.batches import shape_of
 from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.errors import first_line
 from lcprune.runs import RunFolder
 
 if TYPE_CHECKING:
-    from lcprune.data import Dataset
+    from lcprune.data import AnyData
     from lcprune.study import Network
 
 
@@ -24,47 +26,55 @@ def open_network(*arguments: Any, **options: Any) -> Network:
         return study.open_network(*arguments, **options)
 
 
-def open_data(name: str | None, seed: int = 0) -> Dataset | None:
-    """The data set called `name`, if one is."""
+def open_data(name: str | None, seed: int = 0, loss: str | None = None, score: str | None = None) -> AnyData | None:
+    """The data set called `name`, if one is; with a loss and a score of the user's, if these are named."""
     from lcprune import data
 
     if name is None:
+        if loss or score:
+            raise UsageError("--loss and --score judge networks on data: name it with --data")
         return None
     with wrong_usage():
-        return data.load(name, seed=seed)
+        return data.load(name, seed=seed, loss=loss, score=score)
 
 
-def need_data(name: str | None, why: str, seed: int = 0) -> Dataset:
+def need_data(name: str | None, why: str, seed: int = 0, loss: str | None = None, score: str | None = None) -> AnyData:
     """The data set called `name`; usage error if there is none."""
-    dataset = open_data(name, seed)
+    dataset = open_data(name, seed, loss, score)
     if dataset is None:
         raise UsageError(f"{why} needs data: name it with --data, e.g. --data digits or --data cifar10:PATH")
     return dataset
 
 
-def need_labels(dataset: Dataset, why: str) -> None:
+def need_labels(dataset: AnyData, why: str) -> None:
     """Usage error if the images have none."""
     if not dataset.labelled:
         raise UsageError(f"{why} needs labels, and {dataset.name} has none; pruning and repair need none")
 
 
-def describe_source(ctx: typer.Context, network: Network, dataset: Dataset | None = None) -> None:
+def describe_source(ctx: typer.Context, network: Network, dataset: AnyData | None = None) -> None:
     """Write into the options what was found out, so that the run folder's configuration says it all."""
     params = ctx.params
-    if network.run is not None and params.get("data") is None:
-        params["data"] = network.run.settings.get("data")
+    for name in ("data", "loss", "score"):
+        if network.run is not None and params.get(name) is None:
+            params[name] = network.run.settings.get(name)
     if "num_classes" in params and params["num_classes"] is None and dataset is not None:
         params["num_classes"] = dataset.num_classes
-    if "input_shape" in params and params["input_shape"] is None:
-        params["input_shape"] = tuple(network.example.shape[1:])
+    shape = shape_of(network.example)
+    plain = isinstance(shape, list) and all(isinstance(size, int) for size in shape)  # network.json has any
+    if "input_shape" in params and params["input_shape"] is None and plain:
+        params["input_shape"] = tuple(shape)
 
 
-def folder_setting(name: str, setting: str) -> Any:
-    """A setting of the run folder called `name`; None if that is no folder."""
-    if not Path(name).is_dir():
-        return None
-    with wrong_usage():
-        return RunFolder.open(name).settings.get(setting)
+def task_of(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Data, loss and score that were typed, or those of the folder that the network or its weights come from."""
+    data, loss, score = (given[name] for name in ("data", "loss", "score"))
+    for name in (given["model"], given["weights"]):
+        if name is not None and Path(name).is_dir():
+            with wrong_usage():
+                known = RunFolder.read(name).settings
+            data, loss, score = data or known.get("data"), loss or known.get("loss"), score or known.get("score")
+    return data, loss, score
 
 
 def pick_device(name: str) -> torch.device:

@@ -27,14 +27,15 @@ def train(
       torchrun --nproc-per-node 4 -m lcprune train resnet56 --data cifar10:PATH --out runs/train
     """
     from lcprune.cli.training import open_training
+    from lcprune.score import score_row
     from lcprune.study import ORIGINAL, cost_row, epoch_rows
 
     with open_training(ctx, "training") as session:
         run, network = session.run, session.network
         result = session.fit(run.path)
         if run.writes and not run.records("results"):
-            graph = lcprune.trace(network.model, network.example.to(next(network.model.parameters()).device))
-            loss, accuracy = session.judge()
+            graph = lcprune.trace(network.model, network.example)
             row = {"network": ORIGINAL, "method": ORIGINAL, "limit": None, "seed": seed, **cost_row(graph, graph)}
-            run.add("training", *epoch_rows(ORIGINAL, result.history))
-            run.add("results", {**row, "loss": loss, "accuracy": accuracy})
+            score = session.dataset.compared_by
+            run.add("training", *epoch_rows(ORIGINAL, result.history, score))
+            run.add("results", {**row, **session.judge(), **score_row(score)})

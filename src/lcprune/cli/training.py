@@ -6,16 +6,18 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
 from torch import nn
 
-from lcprune.cli.command import UsageError, sections, start_run
+from lcprune.batches import check_weights
+from lcprune.cli.command import UsageError, sections, start_run, wrong_usage
 from lcprune.cli.prepare import check_precision, make_recipe
 from lcprune.cli.show import listen, tell, write_run_report
-from lcprune.cli.sources import describe_source, folder_setting, need_data, need_labels, open_network, pick_device
-from lcprune.data import Dataset
+from lcprune.cli.sources import describe_source, need_data, need_labels, open_network, pick_device, task_of
+from lcprune.data import AnyData
 from lcprune.runs import RunFolder
 from lcprune.study import Network, judge
 from lcprune.tune import FitResult, Recipe, fit
@@ -28,7 +30,7 @@ class Session:
     ctx: typer.Context
     run: RunFolder
     network: Network
-    dataset: Dataset
+    dataset: AnyData
     recipe: Recipe
     device: torch.device
     teacher: nn.Module | None
@@ -49,8 +51,8 @@ class Session:
         self.network.model.eval()
         return result
 
-    def judge(self) -> tuple[float, float]:
-        """Loss and accuracy of the network as it is now, wherever it is."""
+    def judge(self) -> dict[str, Any]:
+        """Loss and score of the network as it is now, wherever it is."""
         return judge(self.network.model, self.dataset, next(self.network.model.parameters()).device)
 
 
@@ -63,10 +65,13 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
     listen(given["quiet"])
     device = pick_device(given["device"])
     check_precision(device, recipe)
-    dataset = need_data(given["data"] or folder_setting(model, "data"), why, seed)
+    data, *judged = task_of(given)
+    dataset = need_data(data, why, seed, *judged)
     need_labels(dataset, why)
     named = (model, given["weights"], given["num_classes"], given["input_shape"])
     network = open_network(*named, dataset, device, seed)
+    with wrong_usage():
+        check_weights(network.model)
     teacher = _teacher(network) if recipe.distill > 0 else None
     describe_source(ctx, network, dataset)
     with start_run(ctx, str(ctx.info_name), model) as run:
@@ -80,8 +85,10 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
 
 def _teacher(network: Network) -> nn.Module:
     """The network before it was pruned, with its weights: what distillation imitates."""
-    if network.plan is None or network.run is None or network.run.command != "prune":
-        raise UsageError("tune.distill needs a teacher, the network before it was pruned: tune a folder of `prune`")
+    if network.plan is None or network.run is None or network.run.command not in ("prune", "pareto", "compare"):
+        raise UsageError(
+            "tune.distill needs a teacher, the network before it was pruned: tune one of `prune`, `pareto` or `compare`"
+        )
     source = network.run.settings
     named = (str(source["model"]), *(source.get(name) for name in ("weights", "num_classes", "input_shape")))
-    return open_network(*named, device=network.example.device).model
+    return open_network(*named, device=network.device).model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,7 +34,9 @@ def tune(
       lcprune tune runs/prune --set tune.distill=0.5 --out runs/tuned
     """
     from lcprune.cli.training import open_training
-    from lcprune.study import WEIGHTS, epoch_rows
+    from lcprune.runs import WEIGHTS
+    from lcprune.score import score_row
+    from lcprune.study import epoch_rows
     from lcprune.tune.checkpoint import save_weights
 
     with open_training(ctx, "tuning") as session:
@@ -42,8 +45,9 @@ def tune(
         before = session.judge()
         result = session.fit(run.file("tuning"))
         if run.writes and not run.records("results"):
-            _record(run, network, graph, before, session.judge(), seed)
-            run.add("training", *epoch_rows(run.records("results")[-1]["network"], result.history))
+            score = session.dataset.compared_by
+            _record(run, network, graph, before, {**session.judge(), **score_row(score)}, seed)
+            run.add("training", *epoch_rows(run.records("results")[-1]["network"], result.history, score))
             if network.plan is not None:
                 lcprune.save(run.path, network.model, network.plan)
             else:
@@ -53,6 +57,8 @@ def tune(
 def evaluate(
     model: o.Model,
     data: o.Data = None,
+    loss: o.Loss = None,
+    score: o.Score = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     weights: o.Weights = None,
     num_classes: o.NumClasses = None,
@@ -62,7 +68,7 @@ def evaluate(
     json_: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Loss and accuracy of a network.
+    """Loss and score of a network; its accuracy, unless told otherwise.
 
     Examples:
 
@@ -70,30 +76,35 @@ def evaluate(
 
       lcprune evaluate resnet56 --weights resnet56.safetensors --data cifar10:PATH --split val
     """
-    from lcprune.cli.sources import folder_setting, need_data, need_labels, open_network, pick_device
+    from lcprune.cli.sources import need_data, need_labels, open_network, pick_device, task_of
     from lcprune.tune import evaluate as measure
 
     if split not in ("train", "val", "test"):
         raise UsageError(f"--split {split}: choose train, val or test")
     where = pick_device(device)
-    dataset = need_data(data or folder_setting(model, "data"), "evaluating", seed)
+    given = {"data": data, "loss": loss, "score": score, "model": model, "weights": weights}
+    named, *judged = task_of(given)
+    dataset = need_data(named, "evaluating", seed, *judged)
     need_labels(dataset, "evaluating")
     network = open_network(model, weights, num_classes, input_shape, dataset, where)
-    loss, accuracy = measure(network.model, dataset, split, device=where)
+    found, shown = measure(network.model, dataset, split, device=where), dataset.compared_by
     images = len(dataset.split(split))
     if json_:
-        print_json({"model": model, "split": split, "images": images, "loss": loss, "accuracy": accuracy})
-    else:
-        cells = [[model, split, str(images), f"{loss:.4f}", f"{100 * accuracy:.2f}"]]
-        print_table("", ["network", "split", "images", "loss", "accuracy (%)"], cells)
+        value = found.score if math.isfinite(found.score) else None
+        print_json({"model": model, "split": split, "images": images, "loss": found.loss, shown.name: value})
+        return
+    columns = {"network": model, "split": split, "images": str(images), "loss": f"{found.loss:.4f}"}
+    if shown.name != "loss":
+        columns[shown.title] = shown.number(found.score)
+    print_table("", list(columns), [list(columns.values())])
 
 
 def _record(
     run: RunFolder,
     network: Network,
     graph: lcprune.ChannelGraph,
-    before: tuple[float, float],
-    after: tuple[float, float],
+    before: dict[str, Any],
+    after: dict[str, Any],
     seed: int,
 ) -> None:
     """Carry the pruned run's records over, with the row of the network tuned."""
@@ -105,7 +116,7 @@ def _record(
         dict(pruned[-1]) if len(pruned) == 1 else {"network": "tuned", "method": "tuned", "limit": None}
     )
     row.update(seed=seed, macs=int(graph.macs), params=int(graph.params))
-    row.update(loss_before=before[0], accuracy_before=before[1], loss=after[0], accuracy=after[1])
+    row.update({f"{name}_before": value for name, value in before.items()} | after)
     run.add("results", *[r for r in rows if r["method"] == ORIGINAL], row)
     if len(pruned) == 1 and network.run is not None:
         for kind in ("schedule", "search", "metric"):

@@ -1,5 +1,5 @@
 """What a network costs, as functions of how many units each group keeps."""
 
-from lcprune.cost.polynomial import Axis, Cost, Term
+from lcprune.cost.polynomial import Axis, Cost, LayerCost, Term
 
-__all__ = ["Axis", "Cost", "Term"]
+__all__ = ["Axis", "Cost", "LayerCost", "Term"]

@@ -44,6 +44,28 @@ class Term:
         return float(self.coefficient * math.prod(lengths))
 
 
+@dataclass(frozen=True)
+class LayerCost:
+    """What one convolution or linear layer costs.
+
+    Attributes:
+        name: of the module.
+        width: the channels that it gives.
+        macs: multiply-adds of one sample, one term each time that it runs.
+        params: of the module itself, one term per parameter.
+    """
+
+    name: str
+    width: Axis
+    macs: tuple[Term, ...]
+    params: tuple[Term, ...]
+
+    def at(self, counts: NDArray[np.int64]) -> tuple[int, int, int]:
+        """Channels, multiply-adds and parameters at these kept counts."""
+        macs, params = (round(sum(term.value(counts) for term in terms)) for terms in (self.macs, self.params))
+        return round(Term(1, (self.width,)).value(counts)), macs, params
+
+
 class _Polynomial:
     """A sum of terms, arranged for evaluation as one matrix product and one gather."""
 
@@ -97,8 +119,10 @@ class Cost:
         macs: terms of the convolution and linear multiply-adds of one sample.
         params: terms of the number of parameters.
         activations: terms of the number of elements that convolution and linear layers write for one sample.
+        layers: the same layer by layer, in network order; for people.
 
     Attributes:
+        layers: as given, each with what it costs while nothing is cut.
         largest: elements of the largest of these outputs, while nothing is cut.
     """
 
@@ -109,14 +133,19 @@ class Cost:
         macs: Iterable[Term],
         params: Iterable[Term],
         activations: Iterable[Term] = (),
+        layers: Iterable[LayerCost] = (),
     ) -> None:
         self.names = tuple(names)
         self.sizes = np.asarray(sizes, dtype=np.int64)
         self._macs = _Polynomial(macs, len(self.names))
         self._params = _Polynomial(params, len(self.names))
+        self.layers = tuple((layer, layer.at(self.sizes)) for layer in layers)
         activations = list(activations)
         self._activations = _Polynomial(activations, len(self.names))
         self.largest = max((term.value(self.sizes) for term in activations), default=0.0)
+
+    def __repr__(self) -> str:
+        return f"Cost({self.macs(self.sizes):,.0f} MACs, {self.params(self.sizes):,.0f} parameters, whole)"
 
     def macs(self, counts: Any) -> Any:
         """Multiply-adds of one sample.

@@ -1,25 +1,31 @@
-"""Data sets: the embedded digits, CIFAR-10, folders of images.
+"""Data sets: the embedded digits, CIFAR-10, folders of images, and data of any task.
 
+```python
 data = lcprune.data.load("cifar10:PATH", seed=0)
 for images, labels in data.batches("train", 128, limit=3000, seed=0): ...
+```
 """
 
 from lcprune.data.augment import Augmentation
 from lcprune.data.dataset import ArraySplit, Batches, Dataset, Split
 from lcprune.data.decoded import DecodedSplit
 from lcprune.data.files import FileSplit
-from lcprune.data.registry import digits, from_arrays, hold_out, load
+from lcprune.data.own import OwnData, own
+from lcprune.data.registry import AnyData, digits, from_arrays, hold_out, load
 
 __all__ = [
+    "AnyData",
     "ArraySplit",
     "Augmentation",
     "Batches",
     "Dataset",
     "DecodedSplit",
     "FileSplit",
+    "OwnData",
     "Split",
     "digits",
     "from_arrays",
     "hold_out",
     "load",
+    "own",
 ]

@@ -6,7 +6,7 @@ transfer, and small data sets live on the device as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from lcprune.data.augment import Augmentation
 from lcprune.data.decoded import DecodedSplit, decode
 from lcprune.data.files import FileSplit
 from lcprune.errors import DataError
+from lcprune.score import Judged, Score
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,9 @@ class ArraySplit:
     images: Tensor
     labels: Tensor
 
+    def __repr__(self) -> str:
+        return f"ArraySplit({len(self):,} images of {'x'.join(map(str, self.images.shape[1:]))})"
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -45,7 +49,7 @@ Split = ArraySplit | DecodedSplit | FileSplit
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(Judged):
     """Train, validation and test images, and how to turn them into network inputs.
 
     Attributes:
@@ -60,6 +64,8 @@ class Dataset:
         augmentation: what training does to images that are in memory.
         classes: names of the labels, where they have some.
         labelled: whether images have labels; batches are images alone if not.
+        loss_fn: `loss_fn(output, labels)`, a mean over the batch; None is cross-entropy.
+        score: by what networks are compared; None is accuracy, or the loss where one was given.
     """
 
     name: str
@@ -73,6 +79,18 @@ class Dataset:
     augmentation: Augmentation = field(default_factory=Augmentation)
     classes: tuple[str, ...] = ()
     labelled: bool = True
+    loss_fn: Callable[[Any, Any], Any] | None = None
+    score: Score | None = None
+
+    @property
+    def classifies(self) -> bool:
+        """Whether nothing but the class of an image is asked: hits can be counted while training."""
+        return self.loss_fn is None
+
+    def __repr__(self) -> str:
+        shape, kind = "x".join(map(str, self.input_shape)), "classes" if self.labelled else "classes, no labels"
+        sizes = ", ".join(f"{name} {len(getattr(self, name)):,}" for name in ("train", "val", "test"))
+        return f"Dataset({self.name!r}: {sizes} images of {shape}, {self.num_classes} {kind})"
 
     def split(self, name: str) -> Split:
         """The split called "train", "val" or "test"."""
@@ -152,6 +170,9 @@ class Batches:
     batch_size: int
     device: torch.device
     workers: int
+
+    def __repr__(self) -> str:
+        return f"Batches({self.images:,} images in {len(self)} batches of {self.batch_size}, of {self.dataset})"
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.batch_size)

@@ -41,6 +41,9 @@ class DecodedSplit:
     labels: Tensor
     size: int = 224
 
+    def __repr__(self) -> str:
+        return f"DecodedSplit({len(self):,} images)"
+
     def __len__(self) -> int:
         return len(self.labels)
 

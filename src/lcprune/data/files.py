@@ -6,8 +6,10 @@ workers, and a resumed run goes on where it was.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +62,9 @@ class FileSplit:
     resize: int = 256
     bgr: bool = False
     bicubic: bool = False
+
+    def __repr__(self) -> str:
+        return f"FileSplit({len(self):,} images{f', the first {self.paths[0]}' if self.paths else ''})"
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -121,7 +126,7 @@ class FileSplit:
             workers: processes that decode; 0 decodes in this one.
             device: where the uint8 images and the labels go.
         """
-        pinned = device.type == "cuda"
+        pinned, workers = device.type == "cuda", min(workers, _cores())
         reader = torch.utils.data.DataLoader(
             _Reader(self, key),
             batch_sampler=_Given(batches),
@@ -187,6 +192,21 @@ def scan(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], Tensor]
     if not paths:
         raise DataError(f"{folder} holds no images: looked for CLASS/*.jpg, .png, .webp ... in it")
     return tuple(paths), torch.tensor(labels, dtype=torch.int64)
+
+
+def image_sizes(split: FileSplit, most: int = 64) -> list[tuple[int, int]]:
+    """(width, height) of some images, from the first to the last; unreadable ones are left out."""
+    sizes, opener = [], _pillow().open
+    for index in np.unique(np.linspace(0, len(split) - 1, most).astype(int)) if len(split) else ():
+        path = split.paths[index]
+        source = path.content() if isinstance(path, Member) else path
+        with contextlib.suppress(OSError, SyntaxError, ValueError), opener(source) as image:
+            sizes.append(image.size)
+    return sizes
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _pillow() -> Any:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from lcprune.data.files import FileSplit, scan
+from lcprune.data.files import FileSplit, image_sizes, scan
 from lcprune.errors import DataError
+
+logger = logging.getLogger("lcprune")
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -38,6 +42,29 @@ def read_folder(path: Path) -> Parts:
     test = _split(path / ("test" if has_test else "val"), classes)
     val = _split(path / "val", classes) if has_val and has_test else None
     return train, val, test, classes
+
+
+def fitted(name: str, *splits: FileSplit) -> tuple[FileSplit, ...]:
+    """Splits whose inputs have the size of the images, where those are small and all alike; else the usual 224 pixels.
+
+    Args:
+        name: of the data set, for messages.
+        splits: the first is looked at.
+    """
+    sizes = image_sizes(splits[0])
+    sides = sorted({min(size) for size in sizes})
+    if not sides or sides[0] >= splits[0].size:
+        return splits
+    if len(set(sizes)) == 1:
+        side = sides[0]
+        logger.info("%s: inputs of %dx%d, as the images are", name, side, side)
+        return tuple(replace(split, size=side, resize=side) for split in splits)
+    logger.warning(
+        "%s has images of %d to %d pixels: they are scaled to inputs of %dx%d, with the MACs of these; images of one "
+        "size are taken as they are",
+        *(name, sides[0], sides[-1], splits[0].size, splits[0].size),
+    )
+    return splits
 
 
 def read_cub200(path: Path) -> Parts:

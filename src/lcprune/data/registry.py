@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 from lcprune.data import cifar, folders, imagenet
 from lcprune.data.augment import Augmentation
 from lcprune.data.dataset import ArraySplit, Dataset
+from lcprune.data.own import OwnData, hold_out_own, own
 from lcprune.errors import DataError
-from lcprune.models.registry import call_file
+from lcprune.models.registry import call_file, import_file
+from lcprune.score import Score
+
+AnyData = Dataset | OwnData
 
 _FOLDERS: dict[str, Callable[[Path], folders.Parts]] = {
     "folder": folders.read_folder,
@@ -25,24 +29,43 @@ _FOLDERS: dict[str, Callable[[Path], folders.Parts]] = {
 _VAL_FRACTION = 0.1
 
 
-def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: bool = False) -> Dataset:
+def load(
+    spec: str,
+    seed: int = 0,
+    *,
+    val: int | float | None = None,
+    download: bool = False,
+    loss: str | None = None,
+    score: str | None = None,
+) -> AnyData:
     """A data set by name.
 
     Args:
         spec: `digits`, `cifar10:PATH`, `folder:PATH`, `cub200:PATH`, `imagenet:PATH` or `file.py:factory`.
             ImageNet also takes options and parts of it: `imagenet:PATH,input=caffe` (see `docs/imagenet.md`).
-            The factory gives a `Dataset`, or a mapping with uint8 images x_train (N, height, width,
-            channels), labels y_train, and x_test, y_test.
+            The factory gives train, val and test parts of any task (see `own`), a mapping with uint8 images x_train
+            (N, height, width, channels), labels y_train, and x_test, y_test, or a `Dataset`.
         seed: draws the validation split. The test split never depends on it.
         val: held out of the training images: a number of images (int) or a fraction (float); 0 for none. By
             default a tenth (at most 10,000 images), or the data set's own validation split if it has one.
         download: fetch CIFAR-10 through torchvision where it is missing.
+        loss: `file.py:function` that gives the mean loss of (output, target); None is the data's own, or cross-entropy.
+        score: `file.py:name` of what networks are compared by, a function or a `lcprune.Score`.
     """
+    dataset = hold_out(_named(spec, seed, download), seed, val)
+    if loss is not None:
+        dataset = replace(dataset, loss_fn=import_file(loss, DataError)[1])
+    if score is not None:
+        dataset = replace(dataset, score=Score.of(import_file(score, DataError)[1]))
+    return dataset
+
+
+def _named(spec: str, seed: int, download: bool) -> AnyData:
     kind, _, rest = spec.partition(":")
     if spec == "digits":
         dataset = _digits()
     elif spec.rpartition(":")[0].endswith(".py"):
-        dataset = _from_file(spec, seed)
+        return _from_file(spec, seed)
     elif kind == "cifar10" and rest:
         arrays = cifar.read(Path(rest).expanduser(), download)
         dataset = from_arrays(spec, arrays, mean=cifar.MEAN, std=cifar.STD, num_classes=10)
@@ -51,12 +74,13 @@ def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: 
         dataset = imagenet.read(rest)
     elif kind in _FOLDERS and rest:
         train, own_val, test, classes = _FOLDERS[kind](Path(rest).expanduser())
+        train, test, validation = folders.fitted(spec, train, test, own_val or train.subset([]))
         dataset = Dataset(
             spec,
             len(classes),
             (3, train.size, train.size),
             train,
-            own_val or train.subset([]),
+            validation,
             test,
             folders.IMAGENET_MEAN,
             folders.IMAGENET_STD,
@@ -67,11 +91,27 @@ def load(spec: str, seed: int = 0, *, val: int | float | None = None, download: 
             f"no data set is called {spec!r}: expected digits, cifar10:PATH, folder:PATH, cub200:PATH, "
             "imagenet:PATH or file.py:factory"
         )
-    return hold_out(dataset, seed, val)
+    if isinstance(dataset, Dataset):
+        _check_labels(dataset)
+    return dataset
 
 
-def hold_out(dataset: Dataset, seed: int = 0, val: int | float | None = None) -> Dataset:
+def _check_labels(dataset: Dataset) -> None:
+    for part in ("train", "val", "test") if dataset.labelled else ():
+        labels = getattr(dataset, part).labels
+        wrong = ((labels < 0) | (labels >= dataset.num_classes)).nonzero()
+        if len(wrong):
+            place = int(wrong[0])
+            raise DataError(
+                f"{dataset.name}: label {int(labels[place])} (image {place} of {part}) is none of the "
+                f"{dataset.num_classes} classes, 0 to {dataset.num_classes - 1}: count classes from 0"
+            )
+
+
+def hold_out(dataset: AnyData, seed: int = 0, val: int | float | None = None) -> AnyData:
     """Move part of the training images to the validation split, the same share of every class; `val` as for `load`."""
+    if isinstance(dataset, OwnData):
+        return hold_out_own(dataset, seed, val)
     total = len(dataset.train)
     if val is None:
         if len(dataset.val):
@@ -165,10 +205,10 @@ def _digits() -> Dataset:
     return replace(dataset, classes=tuple("0123456789"))
 
 
-def _from_file(spec: str, seed: int) -> Dataset:
+def _from_file(spec: str, seed: int) -> AnyData:
     made = call_file(spec, {"seed": seed}, DataError)
-    if isinstance(made, Dataset):
+    if isinstance(made, (Dataset, OwnData)):
         return made
-    if isinstance(made, Mapping):
+    if isinstance(made, Mapping) and any(key in made for key in ("x_train", "y_train", "x_test", "y_test")):
         return from_arrays(spec, made)
-    raise DataError(f"{spec} gave a {type(made).__name__}; expected a Dataset or a mapping with x_train, y_train ...")
+    return own(spec, made)

@@ -129,6 +129,7 @@ class RayEngine(Engine):
         return CrewEvaluator(graph, how.loss, self._get_crew, import_ray().put(case), precision)
 
     def share(self, value: Any) -> Shared:
+        _send_user_modules()
         return _Reference(import_ray().put(value))
 
     def map(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -46,6 +46,12 @@ class Evaluation:
     evaluator: str = "auto"
     after: str = REPAIR
     prepare: Callable[[Any, Any], None] | None = None
+
+    def __repr__(self) -> str:
+        plain = isinstance(self.data, (list, tuple, torch.Tensor))
+        data = f"<{type(self.data).__name__} of {len(self.data)}>" if plain else repr(self.data)  # type: ignore[arg-type]
+        own = (f"{item.name}={getattr(self, item.name)!r}" for item in fields(self) if item.name != "data")
+        return f"Evaluation(data={data}, {', '.join(own)})"
 
     def __post_init__(self) -> None:
         need_whole("images", self.images, 1)

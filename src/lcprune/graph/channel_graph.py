@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from lcprune.batches import Inputs
 from lcprune.cost import Cost
+from lcprune.summary import plan_html
 
 if TYPE_CHECKING:
     from lcprune.graph.structure import Structure
@@ -31,10 +33,10 @@ class Member:
     weight: str
     dim: int
     role: str
-    index: np.ndarray
+    index: np.ndarray = field(repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Group:
     """Units of the same structure: the paper's "layer" for beta.
 
@@ -48,14 +50,17 @@ class Group:
     size: int
     members: tuple[Member, ...]
 
+    def __repr__(self) -> str:
+        return f"Group({self.name!r}, {self.size} units, {len(self.members)} weight dimensions)"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class ChannelGraph:
     """How the channels of a network depend on one another.
 
     Attributes:
         model: the network that was traced, untouched.
-        example_inputs: the inputs it was traced with.
+        example_inputs: the inputs it was traced with: a tuple, or a dict of keyword arguments.
         groups: what can be pruned, in network order.
         cost: MACs and parameters as functions of kept counts.
         frozen: layer or weight name -> why it cannot be pruned.
@@ -67,7 +72,7 @@ class ChannelGraph:
     """
 
     model: nn.Module
-    example_inputs: tuple[Any, ...]
+    example_inputs: Inputs
     groups: tuple[Group, ...]
     cost: Cost
     frozen: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +80,21 @@ class ChannelGraph:
     norms: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    structure: Structure | None = field(default=None, repr=False)
+    structure: Structure | None = None
+
+    def __repr__(self) -> str:
+        units = sum(group.size for group in self.groups)
+        return (
+            f"ChannelGraph({type(self.model).__name__}: {self.macs:,} MACs, {self.params:,} parameters, "
+            f"{len(self.groups)} groups with {units:,} units, {len(self.frozen)} frozen; summary() has the layers)"
+        )
+
+    def _repr_html_(self) -> str:
+        return plan_html(self.plan({}))
+
+    def summary(self) -> str:
+        """What every layer has, and what cannot be cut and why, as text: the table that plans of this graph have."""
+        return self.plan({}).summary()
 
     def plan(self, kept: Mapping[str, Any] | Sequence[Any]) -> Plan:
         """The plan that keeps these units.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
+from lcprune.batches import Inputs
 from lcprune.copies import named_tensors
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, Taken, Use, varying
@@ -168,7 +169,7 @@ class Discover(LabelPass):
         self._seen: set[tuple[str, int]] = set()
         self._alive: list[Tensor] = []  # layers are told apart by identity, so none may be freed
 
-    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+    def forward(self, args: Inputs) -> list[Leaf]:
         found = super().forward(args)
         for tensor in tensors(found):
             for layer in self.labels_of(tensor).layers:

@@ -1,6 +1,6 @@
 """Running a network on labels: a dispatch mode that carries `Labels` beside every tensor.
 
-The network runs on `meta` tensors (shapes without data), so a run takes milliseconds. Every operator that is
+The network runs on `meta` tensors (shapes without data), so a run costs no arithmetic. Every operator that is
 executed is looked up in the table of rules; what a rule says about labels goes to the methods below, which
 `Discover` (find what depends on what), `Replay` (check a cut network) and `Silence` (the reference for `verify`)
 each answer in their own way.
@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.hooks import RemovableHandle
 
+from lcprune.batches import Inputs
+from lcprune.batches import call as call_network
 from lcprune.copies import named_tensors
 from lcprune.graph.labels import PLAIN, Labels, Taken, Use
 from lcprune.graph.noise import same_random_numbers
@@ -55,12 +57,12 @@ class LabelPass(TorchDispatchMode):
         # The operator that ran last is of no use afterwards, and operators cannot be sent to other processes.
         return {**self.__dict__, "call": None}
 
-    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+    def forward(self, args: Inputs) -> list[Leaf]:
         """Run the network and return the leaves of its output."""
         if self.values is not None:
             self.values.start()
         with torch.no_grad(), same_random_numbers(), plain_attention(), self._module_hooks(), self:
-            return leaves(self.model(*args))
+            return leaves(call_network(self.model, args))
 
     # -- what a rule can say; each kind of run answers in its own way -------------------------------------------
 

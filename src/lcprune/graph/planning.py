@@ -7,12 +7,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from lcprune.copies import named_tensors
+from lcprune.batches import shape_of
+from lcprune.copies import ORIGIN, named_tensors
 from lcprune.errors import PlanError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.structure import TrialError
 from lcprune.plan import Plan
+from lcprune.summary import COLUMNS
 
 KeptUnits: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 
@@ -28,7 +32,7 @@ def make_plan(graph: ChannelGraph, kept: KeptUnits) -> Plan:
         order = structure.natural_order(keeps) if structure.natural else structure.order(units)
     except TrialError as error:
         raise PlanError(f"this selection cannot be cut: {error}") from error
-    counts = np.array([len(own) for own in units])
+    counts = np.array([len(own) for own in units], dtype=np.int64)
     return Plan(
         kept={group.name: tuple(own.tolist()) for group, own in zip(graph.groups, units, strict=True)},
         sizes={group.name: group.size for group in graph.groups},
@@ -39,7 +43,22 @@ def make_plan(graph: ChannelGraph, kept: KeptUnits) -> Plan:
         cuts=structure.cuts(order),
         changes=tuple(structure.changes(keeps)),
         shapes={name: tuple(tensor.shape) for name, tensor in named_tensors(structure.skeleton)},
+        meta={"network": _network(graph)},
+        layers={
+            layer.name: dict(zip(COLUMNS, zip(whole, layer.at(counts), strict=True), strict=True))
+            for layer, whole in graph.cost.layers
+        },
+        frozen=graph.frozen,
     )
+
+
+def _network(graph: ChannelGraph) -> dict[str, Any]:
+    """What is known of the network behind a plan: its class, inputs, and how to build it where a name or file did."""
+    found: dict[str, Any] = {"class": type(graph.model).__name__}
+    inputs = graph.example_inputs
+    if all(isinstance(leaf, Tensor) for leaf in tree_leaves(inputs)):
+        found["input_shape"] = shape_of(inputs[0] if isinstance(inputs, tuple) and len(inputs) == 1 else inputs)
+    return found | getattr(graph.model, ORIGIN, {})
 
 
 def _units(graph: ChannelGraph, kept: KeptUnits) -> list[NDArray[np.int64]]:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lcprune.batches import Inputs
 from lcprune.graph.discover import Atoms, Discover, WeightAxis, real, tied
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, Taken, Use
@@ -137,7 +138,7 @@ class Replay(LabelPass):
         # Code that looks at values may loop more or less often over other data.
         self._on_shapes = all(tensor.device.type == "meta" for tensor in model.parameters())
 
-    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+    def forward(self, args: Inputs) -> list[Leaf]:
         found = super().forward(args)
         for tensor in tensors(found):
             self.read(self.labels_of(tensor))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_iter, tree_map_only, tree_unflatten
 
+from lcprune.batches import Inputs
 from lcprune.copies import named_tensors
 from lcprune.graph.decisions import Border, Decision, decided_by, decides, decision, taken
 from lcprune.graph.label_pass import LabelPass
@@ -50,7 +51,7 @@ class Numbers(LabelPass):
         self.least = torch.float64  # the coarsest precision in which something was computed
         self._random = torch.Generator()
 
-    def forward(self, args: tuple[Any, ...]) -> list[Leaf]:
+    def forward(self, args: Inputs) -> list[Leaf]:
         self.used, self.decided = [], []
         self._random.manual_seed(0)
         return super().forward(args)
@@ -125,7 +126,7 @@ class Silence(Numbers):
         self.mixed: set[str] = set()
 
     def compute(
-        self, args: tuple[Any, ...], numbers: Sequence[Used], decisions: Sequence[Decision], own: set[str]
+        self, args: Inputs, numbers: Sequence[Used], decisions: Sequence[Decision], own: set[str]
     ) -> list[Leaf]:
         """Run the network.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map_only
 
+from lcprune.batches import Inputs
 from lcprune.copies import copy_with, named_tensors
 from lcprune.errors import TraceError
 
@@ -75,7 +75,7 @@ def _empty(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
-def inputs_to(args: tuple[Any, ...], device: str) -> tuple[Any, ...]:
+def inputs_to(args: Inputs, device: str) -> Inputs:
     """Example inputs on another device; on `meta`, without their data."""
-    moved: tuple[Any, ...] = tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), args)
+    moved: Inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().to(device), args)
     return moved

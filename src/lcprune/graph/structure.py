@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.batches import Inputs
 from lcprune.graph.arithmetic import Arithmetic, Attribute
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
 from lcprune.graph.label_pass import LabelPass
@@ -77,7 +78,7 @@ class Structure:
     """
 
     skeleton: nn.Module
-    inputs: tuple[Any, ...]
+    inputs: Inputs
     outputs: dict[bool, list[tuple[str, Any]]]
     discovered: Discover
     pairs: Pairs

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from lcprune import bf16
+from lcprune.batches import Inputs, arguments
 from lcprune.copies import unwrap
-from lcprune.cost import Cost, Term
+from lcprune.cost import Axis, Cost, LayerCost, Term
 from lcprune.errors import TraceError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.discover import Atoms, Discover
@@ -37,7 +38,8 @@ def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Modul
     Args:
         model: any network that runs on `example_inputs`; it is not changed. `DataParallel` and `torch.compile`
             wrappers are looked through.
-        example_inputs: a tensor, or a tuple of the arguments of `forward`. Costs are for one sample of it.
+        example_inputs: a tensor, a tuple of the arguments of `forward`, or a dict of keyword arguments. Costs are for
+            one sample of it.
         ignore: modules, or names or patterns (`"head"`, `"layer4.*"`) of modules and weights, that must not shrink.
 
     Returns:
@@ -53,14 +55,14 @@ def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Modul
         bf16.refuse_network(inner, first.device, TraceError)
     if isinstance(inner, torch.jit.ScriptModule):
         raise TraceError("a scripted network cannot be cut: pass the Python module that it was made from")
-    args = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    args = arguments(example_inputs)
     if not any(isinstance(value, Tensor) for value in tree_iter(args)):
-        raise TraceError("example_inputs holds no tensor; give the arguments of forward() as a tensor or a tuple")
+        raise TraceError("example_inputs holds no tensor; give the arguments of forward(): a tensor, a tuple or a dict")
     with untouched(inner):
         return _trace(inner, args, ignore)
 
 
-def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Module]) -> ChannelGraph:
+def _trace(inner: nn.Module, args: Inputs, ignore: Iterable[str | nn.Module]) -> ChannelGraph:
     structure = _structure(inner, args)
     if not structure.discovered.contractions:
         raise TraceError(
@@ -88,7 +90,7 @@ def _trace(inner: nn.Module, args: tuple[Any, ...], ignore: Iterable[str | nn.Mo
     )
 
 
-def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
+def _structure(model: nn.Module, args: Inputs) -> Structure:
     """Run on shapes alone; if the code looks at values, told what it sees on the CPU, or else on data throughout."""
     try:
         return _discover(skeleton(model), inputs_to(args, "meta"))
@@ -111,7 +113,7 @@ def _structure(model: nn.Module, args: tuple[Any, ...]) -> Structure:
             ) from error
 
 
-def _values(bones: nn.Module, args: tuple[Any, ...]) -> Values:
+def _values(bones: nn.Module, args: Inputs) -> Values:
     """What the network reads out of its data, in evaluation mode and, where that may matter, in training mode."""
     values = Values()
     run = LabelPass(bones, {}, values)
@@ -125,7 +127,7 @@ def _values(bones: nn.Module, args: tuple[Any, ...]) -> Values:
     return values
 
 
-def _discover(bones: nn.Module, args: tuple[Any, ...], values: Values | None = None) -> Structure:
+def _discover(bones: nn.Module, args: Inputs, values: Values | None = None) -> Structure:
     """Run once in evaluation mode, and in training mode too where that reads weights which evaluation does not."""
     run = Discover(bones, values)
     outputs = {False: signature(run.forward(args))}
@@ -193,10 +195,11 @@ def _ignored(discovered: Discover, patterns: Iterable[str]) -> list[tuple[Atoms,
     return frozen
 
 
-def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
+def _cost(structure: Structure, args: Inputs) -> Cost:
     units = structure.units
     batch = _samples(structure.discovered, args)
     macs, activations = [], []
+    layers: dict[str, tuple[Axis, list[Term]]] = {}
     for contraction in structure.discovered.contractions:
         if not contraction.counted:
             continue
@@ -215,35 +218,42 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
         macs.append(Term(positions * fixed / batch, (*axes.values(), *passing)))
         rows = axes.get(contraction.rows)
         size = 1 if rows is not None else contraction.shape[contraction.rows]
+        width = Axis(contraction.shape[contraction.rows]) if rows is None else rows
+        layers.setdefault(contraction.module, (width, []))[1].append(macs[-1])
         activations.append(Term(written * size / batch, (*(() if rows is None else (rows,)), *passing)))
     by_weight: dict[str, dict[int, Any]] = {}
     for axis in structure.axes:
         by_weight.setdefault(axis.weight, {})[axis.dim] = units.axis(np.arange(axis.start, axis.start + axis.length))
-    params = []
+    params: dict[str, Term] = {}
     for name, tensor in structure.skeleton.named_parameters():
         axes = by_weight.get(name, {})
         fixed = 1
         for dim, length in enumerate(tensor.shape):
             fixed *= 1 if dim in axes else length
-        params.append(Term(fixed, tuple(axes.values())))
+        params[name] = Term(fixed, tuple(axes.values()))
+    own: dict[str, list[Term]] = {}
+    for name, term in params.items():
+        own.setdefault(name.partition(".parametrizations.")[0].rpartition(".")[0], []).append(term)
     return Cost(
         [group.name for group in units.groups],
         [group.size for group in units.groups],
         macs,
-        params,
+        params.values(),
         activations,
+        [LayerCost(name, width, tuple(terms), tuple(own.get(name, ()))) for name, (width, terms) in layers.items()],
     )
 
 
-def _samples(discovered: Discover, args: tuple[Any, ...]) -> int:
+def _samples(discovered: Discover, args: Inputs) -> int:
     """How many samples the example holds: one if it has no batch dimension."""
-    first, *more = (value for value in tree_iter(args) if isinstance(value, Tensor))
+    first = max((value for value in tree_iter(args) if isinstance(value, Tensor)), key=lambda value: value.ndim)
     reader = discovered.contractions[0]
     if first.ndim <= 1 and len(reader.shape) == 2:
         return 1
     if first.ndim == len(reader.shape) - 1 and first.shape[0] == reader.shape[reader.columns]:
         # A convolution adds the batch dimension itself; detectors take a list of images.
-        return 1 + len(more) if isinstance(args[0], (list, tuple)) else 1
+        images = next(iter(args.values() if isinstance(args, dict) else args))
+        return len(images) if isinstance(images, (list, tuple)) else 1
     return first.shape[0] if first.ndim else 1
 
 

@@ -1,7 +1,9 @@
 """How long networks take: measured side by side, and as a limit.
 
+```python
 records = lcprune.latency.measure({"original": model, "pruned": smaller}, example_input)
 result = lcprune.prune(model, example_input, latency=lcprune.Latency("60%", batch=8, backend="onnx"), data=batches)
+```
 """
 
 from lcprune.latency.backends import BACKENDS, Backend, make_backend

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lcprune.batches import Inputs, call
 from lcprune.bf16 import processor
 from lcprune.errors import LatencyError
 from lcprune.latency.process import many_compilations
@@ -38,9 +39,9 @@ class Backend:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
 
-    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Runnable:
+    def network(self, model: nn.Module, inputs: Inputs) -> Runnable:
         """A network on `inputs`, ready to be timed."""
-        return lambda: model(*inputs)
+        return lambda: call(model, inputs)
 
     def seconds(self, run: Runnable, repeats: int) -> float:
         """Seconds per run of `repeats` in a row."""
@@ -70,15 +71,15 @@ class CudaGraph(Backend):
     name = "cudagraph"
     moment = 0.005
 
-    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Runnable:
+    def network(self, model: nn.Module, inputs: Inputs) -> Runnable:
         stream = torch.cuda.Stream(self.device)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            model(*inputs)
+            call(model, inputs)
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            model(*inputs)
+            call(model, inputs)
         # What the graph reads must live as long as it does.
         return lambda alive=(model, inputs): graph.replay()  # type: ignore[misc]
 
@@ -98,11 +99,11 @@ def _compiled(base: type[Backend]) -> type[Backend]:
 
         name = "compile"
 
-        def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Runnable:
+        def network(self, model: nn.Module, inputs: Inputs) -> Runnable:
             compiled = torch.compile(model, dynamic=False)
             with many_compilations():
-                compiled(*inputs)  # compiles; later runs find it
-            return lambda: compiled(*inputs)
+                call(compiled, inputs)  # compiles; later runs find it
+            return lambda: call(compiled, inputs)
 
     return Compiled
 

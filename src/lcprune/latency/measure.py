@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from lcprune import bf16
+from lcprune.batches import Inputs, arguments
 from lcprune.errors import LatencyError
 from lcprune.latency.backends import Backend, device_name, make_backend
 from lcprune.latency.turns import Turns
@@ -50,7 +52,7 @@ class LatencyRecord:
 @torch.inference_mode()
 def measure(
     models: Mapping[str, nn.Module],
-    example_inputs: Tensor | tuple[Any, ...],
+    example_inputs: Any,
     batch_sizes: Sequence[int] = (1, 4, 16, 64),
     *,
     device: str | torch.device | None = None,
@@ -64,7 +66,8 @@ def measure(
 
     Args:
         models: name -> network; put back to where and how they were afterwards.
-        example_inputs: a tensor or a tuple of arguments; tensors are repeated along their first dimension.
+        example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments; tensors are repeated along their
+            first dimension.
         batch_sizes: images at a time.
         device: None for the GPU where there is one.
         backend: what runs them: one of `BACKENDS`, or a `Backend`.
@@ -85,7 +88,7 @@ def measure(
     for model in models.values():
         bf16.refuse_network(model, runner.device, LatencyError)
     label = device_name(runner.device) if runner.device.type == "cuda" else str(runner.device)
-    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    inputs = arguments(example_inputs)
     records: list[LatencyRecord] = []
     with _lent(models, runner.device), Progress("latency", len(batch_sizes) * rounds, enabled=progress) as bar:
         for size in batch_sizes:
@@ -99,7 +102,7 @@ def measure(
 def measure_networks(
     backend: Backend,
     networks: Mapping[str, nn.Module],
-    example_inputs: tuple[Any, ...],
+    example_inputs: Inputs,
     batch: int,
     rounds: tuple[int, int] | None = None,
 ) -> dict[str, float]:
@@ -115,8 +118,9 @@ def measure_networks(
     Raises:
         LatencyError: a network runs out of memory.
     """
-    bytes_of = sum(value.nbytes for value in example_inputs if isinstance(value, Tensor))
-    alone = backend.hoards and bytes_of * batch / len(example_inputs[0]) > _LARGE  # together they would not fit
+    tensors = [value for value in pytree.tree_leaves(example_inputs) if isinstance(value, Tensor)]
+    bytes_of_one = sum(value.nbytes / max(1, *value.shape[:1]) for value in tensors)
+    alone = backend.hoards and bytes_of_one * batch > _LARGE  # together they would not fit
     turns = Turns(backend, backend.moment)
     with _lent(networks, backend.device):
         for part in [{name: model} for name, model in networks.items()] if alone else [networks]:

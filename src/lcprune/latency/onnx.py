@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
+from lcprune.batches import Inputs, call
 from lcprune.errors import LatencyError, MissingDependencyError
 from lcprune.latency.backends import Backend, Runnable
 from lcprune.onnx_runtime import session_options, silence
@@ -33,35 +36,40 @@ class OnnxRuntime(Backend):
             ) from None
         self._onnx, self._runtime = onnx, onnxruntime
 
-    def network(self, model: nn.Module, inputs: tuple[Any, ...]) -> Runnable:
+    def network(self, model: nn.Module, inputs: Inputs) -> Runnable:
         """A network, exported and ready to be timed.
 
         Raises:
             LatencyError: its precision is not float32, whose kernels ONNX Runtime has on a CPU.
         """
-        (x,) = inputs
-        precision = str(next(model.parameters(), x).dtype).removeprefix("torch.")
+        precision = str(next((p.dtype for p in model.parameters()), torch.float32)).removeprefix("torch.")
         if precision != "float32":
             raise LatencyError(f"backend 'onnx' measures float32 networks, not {precision}; convert the network first")
-        network, x = copy.deepcopy(model).cpu().eval(), x.detach().cpu().float()
-        if len(x) > 1:
+        leaves, form = pytree.tree_flatten(inputs)
+        network = _Flat(copy.deepcopy(model).cpu().eval(), form)
+        given = [leaf.detach().cpu() for leaf in leaves]
+        given = [leaf.float() if leaf.is_floating_point() else leaf for leaf in given]
+        if (batch := len(given[0])) > 1:
             # The exporter runs the network: with one sample that takes a moment, and most files are of any batch size.
             try:
-                return self._ready(self._with_batch(self._export(network, x[:1]), len(x)), x)
+                return self._ready(self._with_batch(self._export(network, [leaf[:1] for leaf in given]), batch), given)
             except Exception:  # the sample's size is written into the file; whatever it says about that
                 pass
-        return self._ready(self._export(network, x), x)
+        return self._ready(self._export(network, given), given)
 
-    def _ready(self, exported: bytes, x: torch.Tensor) -> Runnable:
+    def _ready(self, exported: bytes, given: Sequence[torch.Tensor]) -> Runnable:
         session = self._runtime.InferenceSession(exported, session_options(), providers=["CPUExecutionProvider"])
-        binding, value = session.io_binding(), x.contiguous().numpy()
-        binding.bind_cpu_input(session.get_inputs()[0].name, value)
+        binding, values = session.io_binding(), [leaf.contiguous().numpy() for leaf in given]
+        read = {argument.name for argument in session.get_inputs()}
+        for name, value in zip(_names(values), values, strict=True):
+            if name in read:
+                binding.bind_cpu_input(name, value)
         for output in session.get_outputs():
             binding.bind_output(output.name)
 
         def run() -> Any:
             session.run_with_iobinding(binding)
-            return value  # the binding points into it
+            return values  # the binding points into them
 
         run()
         return run
@@ -74,13 +82,30 @@ class OnnxRuntime(Backend):
             value.type.tensor_type.shape.dim[0].dim_value = batch
         return bytes(model.SerializeToString())
 
-    def _export(self, network: nn.Module, x: torch.Tensor) -> bytes:
+    def _export(self, network: nn.Module, given: Sequence[torch.Tensor]) -> bytes:
         """The network as a file; the tracing exporter is ten times faster, the other one knows more operators."""
-        buffer = io.BytesIO()
+        buffer, args, names = io.BytesIO(), tuple(given), _names(given)
         with silence():
             try:
-                torch.onnx.export(network, (x,), buffer, dynamo=False, opset_version=_OPSET)  # type: ignore[arg-type]
+                torch.onnx.export(network, args, buffer, input_names=names, dynamo=False, opset_version=_OPSET)  # type: ignore[arg-type]
                 return buffer.getvalue()
             except Exception:  # whatever it is, the other exporter is the answer, or says what is wrong
-                program: Any = torch.onnx.export(network, (x,), dynamo=True, external_data=False, verbose=False)
+                program: Any = torch.onnx.export(
+                    network, args, input_names=names, dynamo=True, external_data=False, verbose=False
+                )
         return bytes(program.model_proto.SerializeToString())
+
+
+class _Flat(nn.Module):
+    """A network called with its tensors one after another, as a file of ONNX is."""
+
+    def __init__(self, network: nn.Module, form: pytree.TreeSpec) -> None:
+        super().__init__()
+        self.network, self.form = network, form
+
+    def forward(self, *leaves: torch.Tensor) -> Any:
+        return call(self.network, pytree.tree_unflatten(leaves, self.form))
+
+
+def _names(given: Sequence[Any]) -> list[str]:
+    return [f"input_{number}" for number in range(len(given))]

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
+from lcprune.batches import Inputs
 from lcprune.latency.backends import Backend, Runnable
 from lcprune.latency.process import keep_memory, no_garbage
 
@@ -41,7 +43,7 @@ class Turns:
     def take(
         self,
         models: Mapping[str, nn.Module],
-        inputs: tuple[Any, ...],
+        inputs: Inputs,
         batch: int,
         rounds: tuple[int, int] | None,
         warmup: int = 2,
@@ -56,9 +58,9 @@ class Turns:
         """
         runs: dict[str, Runnable] = {}
         once: dict[str, float] = {}
-        arguments: tuple[Any, ...] = ()
+        arguments: Inputs = ()
         with self._memory(*models):
-            arguments = tuple(batch_of(value, batch, self.backend.device) for value in inputs)
+            arguments = pytree.tree_map(lambda value: batch_of(value, batch, self.backend.device), inputs)
         for name, model in models.items():
             self.times[name] = []
             if name not in self.errors:

@@ -1,7 +1,9 @@
 """The paper's networks, and any other by name.
 
+```python
 model = lcprune.models.build("resnet56", num_classes=10, weights="resnet56.safetensors")
 example = lcprune.models.example_input("resnet56")
+```
 """
 
 from lcprune.models.centred import from_centred

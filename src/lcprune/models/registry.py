@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from lcprune.batches import example_of
+from lcprune.copies import ORIGIN
 from lcprune.errors import ModelError, first_line
 from lcprune.models.mobilenet import MobileNetV2
+from lcprune.models.neighbours import neighbours
 from lcprune.models.resnet import ResNet
 from lcprune.models.vgg import VGG
 from lcprune.models.weights import head_name, load_weights
@@ -81,14 +83,16 @@ def build(
         raise ModelError(f"{name} has no published weights; give a file instead of weights={PRETRAINED!r}")
     if weights is not None and not pretrained:
         load_weights(model, weights, new_head=new_head)
+    setattr(model, ORIGIN, {"model": _absolute(name), "num_classes": num_classes})
     return model
 
 
-def input_shape(name: str) -> tuple[int, int, int]:
+def input_shape(name: str) -> Any:
     """(channels, height, width) that the network called `name` was made for.
 
     Args:
-        name: as for `build`; a Python file may say its own in a constant `INPUT_SHAPE`.
+        name: as for `build`; a Python file may say its own in a constant `INPUT_SHAPE`, of several inputs a tuple or a
+            dict of shapes (`lcprune/batches/shapes.py`).
     """
     kind, _, rest = name.partition(":")
     if name in _BUILTIN:
@@ -100,25 +104,23 @@ def input_shape(name: str) -> tuple[int, int, int]:
         size = _torchvision_size(rest)
         return (3, size, size)
     if _is_factory(name):
-        shape = getattr(import_file(name)[0], "INPUT_SHAPE", (3, 224, 224))
-        return tuple(shape)
+        return getattr(import_file(name)[0], "INPUT_SHAPE", (3, 224, 224))
     raise ModelError(f"no network is called {name!r}")
 
 
-def example_input(name: str, batch_size: int = 1, shape: Sequence[int] | None = None) -> Tensor:
-    """A random input for the network called `name`, always the same one.
+def example_input(name: str, batch_size: int = 1, shape: Any = None) -> Any:
+    """A random input for the network called `name`, always the same one; of several inputs a tuple or a dict.
 
     Args:
         name: as for `build`.
         batch_size: samples.
         shape: (channels, height, width) instead of the network's own, e.g. `dataset.input_shape`.
     """
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(batch_size, *(shape or input_shape(name)), generator=generator)
+    return example_of(input_shape(name) if shape is None else shape, batch_size)
 
 
-def import_file(spec: str, error: type[Exception] = ModelError) -> tuple[Any, Callable[..., Any]]:
-    """The module and the function that `file.py:factory` names.
+def import_file(spec: str, error: type[Exception] = ModelError) -> tuple[Any, Any]:
+    """The module and the function (or what else it is) that `file.py:factory` names.
 
     Args:
         spec: path of a Python file, a colon, and a function in it.
@@ -136,16 +138,16 @@ def import_file(spec: str, error: type[Exception] = ModelError) -> tuple[Any, Ca
         module = importlib.util.module_from_spec(found)
         sys.modules[name] = module  # dataclasses and pickling of workers look modules up by name
         try:
-            found.loader.exec_module(module)
+            with neighbours(file.resolve().parent):
+                found.loader.exec_module(module)
         except BaseException as problem:
             del sys.modules[name]
             if isinstance(problem, Exception):
                 raise error(f"{spec} cannot be imported: {_where(problem, file)}") from problem
             raise
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
+    if not hasattr(module, attribute):
         raise error(f"{spec}: {file} has no function called {attribute!r}")
-    return module, factory
+    return module, getattr(module, attribute)
 
 
 def call_file(spec: str, offered: Mapping[str, Any], error: type[Exception] = ModelError) -> Any:
@@ -156,7 +158,9 @@ def call_file(spec: str, offered: Mapping[str, Any], error: type[Exception] = Mo
         offered: arguments by name; the function gets those that it takes.
         error: what to raise when the function is missing, needs more arguments, or fails.
     """
-    factory = import_file(spec, error)[1]
+    module, factory = import_file(spec, error)
+    if not callable(factory):
+        raise error(f"{spec}: {module.__file__} has no function called {spec.rpartition(':')[2]!r}")
     accepted = inspect.signature(factory).parameters.values()
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted)
     arguments = {name: v for name, v in offered.items() if takes_any or any(name == p.name for p in accepted)}
@@ -168,7 +172,8 @@ def call_file(spec: str, offered: Mapping[str, Any], error: type[Exception] = Mo
             "let them have defaults, or name a function that takes no arguments"
         )
     try:
-        return factory(**arguments)
+        with neighbours(Path(module.__file__).resolve().parent):
+            return factory(**arguments)
     except Exception as problem:
         raise error(f"{spec} failed: {_where(problem, Path(spec.rpartition(':')[0]).expanduser())}") from problem
 
@@ -197,6 +202,11 @@ def _is_factory(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
+def _absolute(name: str) -> str:
+    path, _, function = name.rpartition(":")
+    return f"{Path(path).resolve()}:{function}" if _is_factory(name) else name
+
+
 def _classes(num_classes: int | None) -> dict[str, int]:
     return {} if num_classes is None else {"num_classes": num_classes}
 
@@ -206,7 +216,9 @@ def _torchvision(name: str, num_classes: int | None, pretrained: bool) -> nn.Mod
     if name not in models.list_models():
         raise _unknown("torchvision", name, models.list_models())
     # Their training-only auxiliary classifiers and random initialisation warnings are of no use here.
-    extra = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    extra: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
+    if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
+        extra["weights_backbone"] = None  # nobody asked for a download
     if not pretrained:
         return models.get_model(name, weights=None, **_classes(num_classes), **extra)
     try:

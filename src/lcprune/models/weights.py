@@ -1,11 +1,13 @@
 """Reading weights into a network, without ever running code from a file.
 
 Safetensors, or a state dict saved by `torch.save` and read with `weights_only=True`; the usual wrappings
-(`{"state_dict": ...}`, `DataParallel`'s `module.` prefix, `torch.compile`'s `_orig_mod.`) are taken off.
+(`{"state_dict": ...}`, `DataParallel`'s `module.` prefix, `torch.compile`'s `_orig_mod.`) are taken off, and so is the
+attribute under which a trainer, such as a Lightning module, keeps the network.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from collections.abc import Mapping
@@ -17,20 +19,24 @@ from torch import Tensor, nn
 
 from lcprune.errors import ModelError
 
+logger = logging.getLogger("lcprune")
+
 _WRAPPINGS = ("state_dict", "model_state_dict", "model_state", "model", "net", "weights")
 _PREFIXES = ("module.", "_orig_mod.")
 _SHOWN = 12
 
 
-def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def read_state_dict(path: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a weight file, unwrapped.
 
     Args:
-        path: a `.safetensors` file, or a state dict written by `torch.save`.
+        path: a `.safetensors` file, a state dict written by `torch.save`, or a state dict.
 
     Returns:
         Parameter or buffer name -> tensor, on the CPU.
     """
+    if isinstance(path, Mapping):
+        return unwrap(path)
     file = Path(path)
     if not file.is_file():
         raise ModelError(f"no weights at {file}: expected a .safetensors file or a saved state dict")
@@ -94,11 +100,9 @@ def load_weights(
         new_head: leave the last linear layer as it is when the file's has another shape: for a network that
             moves to data with other classes.
     """
-    if isinstance(weights, Mapping):
-        source, tensors = "the state dict", unwrap(weights)
-    else:
-        source, tensors = str(weights), read_state_dict(weights)
+    source, tensors = "the state dict" if isinstance(weights, Mapping) else str(weights), read_state_dict(weights)
     own = model.state_dict()
+    tensors = _inside(tensors, own, source)
     if new_head:
         layer = head_name(model)
         for name in (f"{layer}.weight", f"{layer}.bias"):
@@ -119,9 +123,34 @@ def load_weights(
             f"{source} does not fit {type(model).__name__} ({len(problems)} differences):\n  "
             + "\n  ".join(problems[:_SHOWN])
             + more
-            + _hint(model, problems)
+            + _hint(model, problems, tensors)
         )
     model.load_state_dict(tensors, strict=False)
+
+
+def _inside(tensors: dict[str, Tensor], own: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """The network's weights out of those of a trainer that holds it as an attribute (`model.`); else all, as they are.
+
+    Raises:
+        ModelError: it holds several such networks.
+    """
+    needed = [name for name in own if not name.endswith("num_batches_tracked")]
+    if not needed or all(name in tensors for name in needed):
+        return tensors
+    found = [name.removesuffix(needed[0]) for name in tensors if name.endswith(f".{needed[0]}")]
+    prefixes = [prefix for prefix in found if all(prefix + name in tensors for name in needed)]
+    if len(prefixes) > 1:
+        raise ModelError(
+            f"{source} holds the network {len(prefixes)} times, under {' and '.join(map(repr, prefixes))}: save the "
+            "weights of the one that you mean"
+        )
+    if not prefixes:
+        return tensors
+    (prefix,) = prefixes
+    left = [name for name in tensors if not name.startswith(prefix)]
+    if left:
+        logger.info("%s: weights under %r are taken, %d others left, such as %s", source, prefix, len(left), left[0])
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def head_name(model: nn.Module) -> str:
@@ -133,8 +162,11 @@ def head_name(model: nn.Module) -> str:
     raise ModelError(f"{type(model).__name__} has no linear layer or convolution that could be its classifier")
 
 
-def _hint(model: nn.Module, problems: list[str]) -> str:
+def _hint(model: nn.Module, problems: list[str], tensors: Mapping[str, Tensor]) -> str:
     head = head_name(model)
     if all(problem.startswith(f"shape: {head}.") for problem in problems):
         return "\nOnly the classifier differs: pass new_head=True to start it afresh."
+    parts = {name.partition(".")[0] for name in tensors}
+    if len(parts) == 1 and not any(name.partition(".")[0] in parts for name in model.state_dict()):
+        return f"\nAll names in the file begin with '{parts.pop()}.', and without it they do not fit either."
     return ""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lcprune.batches import Batch, arithmetic, collate, draw, together
+from lcprune.batches import Batch, arithmetic, check_samples, check_weights, collate, draw, together
 from lcprune.copies import copy_to_run, copy_with, named_tensors, unwrap
 from lcprune.errors import ConfigError, DataError
 from lcprune.graph.skeleton import untouched
@@ -107,7 +107,10 @@ def repair(
     small = plan.apply(whole)
     if check_how(how) == NONE:
         return small
-    return mend(whole, plan, small, draw(data, images, seed), how, seed=seed, progress=progress)[0]
+    check_weights(whole)
+    samples = draw(data, images, seed)
+    check_samples(whole, samples)
+    return mend(whole, plan, small, samples, how, seed=seed, progress=progress)[0]
 
 
 def check_how(how: str) -> str:

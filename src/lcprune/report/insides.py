@@ -15,11 +15,13 @@ from lcprune.report.theme import DEPTH_COLOURS, WHOLE_NUMBERS, method_scale, net
 
 
 def schedule(records: Records) -> Figure | None:
-    rows = [{**r, "share": r["kept"] / r["size"], "layer": r["position"] + 1} for r in records.schedule]
+    rows = [{**r, "share": r["kept"] / r["size"]} for r in records.schedule]
     if not rows:
         return None
+    order = list(dict.fromkeys(row["group"] for row in sorted(rows, key=lambda row: row["position"])))
+    axis = {"labelAngle": -90, "labelOverlap": True, "labelLimit": 130, "labelFontSize": 10}
     shared = {
-        "x": field("layer:O", title="group, in network order", axis={"labelAngle": 0, "labelOverlap": True}),
+        "x": field("group:N", sort=order, title=None, axis=axis),
         "tooltip": [
             tip("network:N"),
             tip("group:N"),
@@ -33,11 +35,12 @@ def schedule(records: Records) -> Figure | None:
         layer("bar", {**shared, "y": field("size:Q", title=None)}, color="#8a94a6", opacity=0.25),
         layer("bar", {**shared, "y": field("kept:Q", title=None), "color": colour}),
     ]
-    header = {"labelAngle": 0, "labelAlign": "left", "labelLimit": 190, "labelOrient": "left"}
+    header = {"labelOrient": "top", "labelAnchor": "start", "labelPadding": 2}
     spec = concat(
         data={"values": rows},
         facet={"row": field("network:N", sort=_networks(rows), title=None, header=header)},
         spec={"width": 640, "height": 64, "layer": layers},
+        spacing=10,
     )
     caption = "How many units each group keeps (coloured) of those it had (grey)."
     return Figure("schedule", "Layer schedule", caption, spec)

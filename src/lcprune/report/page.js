@@ -10,8 +10,12 @@
   function fitted(spec, width) {
     const copy = structuredClone(spec);
     if (copy.spec) {
-      const columns = copy.facet && copy.facet.column ? data.columns[copy.usermeta?.name] ?? 1 : 1;
-      const margin = copy.facet && copy.facet.row ? 150 : 150;
+      let columns = copy.facet.column ? data.columns[copy.usermeta?.name] ?? 1 : 1;
+      if (columns > 1 && width / columns < 200) {  // a phone: below one another
+        copy.facet = { row: { ...copy.facet.column, header: { labelOrient: "top", labelAnchor: "start" } } };
+        columns = 1;
+      }
+      const margin = copy.usermeta?.name === "schedule" ? 60 : 150;
       copy.spec.width = Math.max(120, (width - margin) / columns - (columns > 1 ? 40 : 0));
     } else {
       copy.width = "container";

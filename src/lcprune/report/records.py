@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lcprune.runs import RunFolder
+from lcprune.plan import Plan
+from lcprune.runs import PLAN, RunFolder
+from lcprune.score import Score
 
 Row = dict[str, Any]
 
@@ -26,7 +28,7 @@ class Records:
         title: what the page is about.
         runs: the runs, in the order given.
         results: one row per network: network, method, limit, seed, macs, params, accuracy_before (as cut),
-            accuracy_repaired, accuracy
+            accuracy_repaired, accuracy; or another score by its name, which `score` then describes.
         schedule: one row per network and group: group, position, size, kept.
         search: one row per candidate: network, iteration, difference, best, naive.
         metric: one row per unit: metric, group, position, score, difference.
@@ -44,6 +46,11 @@ class Records:
     training: list[Row]
 
     @property
+    def score(self) -> Score:
+        """By what the networks were compared."""
+        return Score.in_rows(self.results)
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
         return not any(getattr(self, kind) for kind in KINDS)
@@ -54,8 +61,8 @@ def collect(runs: Sequence[RunFolder], title: str | None = None) -> Records:
     rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
     names = _distinct_names(runs)
     for run, name in zip(runs, names, strict=True):
-        for kind in KINDS:
-            for row in run.records(kind):
+        for kind, own in _rows(run, name).items():
+            for row in own:
                 if len(runs) > 1:
                     row = {**row, "run": name}
                     if "network" in row:
@@ -64,13 +71,33 @@ def collect(runs: Sequence[RunFolder], title: str | None = None) -> Records:
     return Records(title or ", ".join(names), tuple(runs), **rows)
 
 
+def _rows(run: RunFolder, name: str) -> dict[str, list[Row]]:
+    """The rows of a run; of a folder with nothing but a network, what its plan says."""
+    found = {kind: run.records(kind) for kind in KINDS}
+    if any(found.values()) or not run.file(PLAN).is_file():
+        return found
+    plan = Plan.load(run.file(PLAN))
+    costs = (("original", plan.original_macs, plan.original_params), (name, plan.macs, plan.params))
+    method, limit = str(plan.meta.get("method", "pruned")), plan.macs / plan.original_macs
+    for network, macs, params in costs:
+        shares = {"macs_share": macs / plan.original_macs, "params_share": params / plan.original_params}
+        kind = {"method": method, "limit": limit} if network == name else {"method": "original", "limit": None}
+        found["results"].append({"network": network, "seed": 0, **kind, "macs": macs, "params": params, **shares})
+    for position, (group, size) in enumerate(plan.sizes.items()):
+        row = {"network": name, "method": method, "limit": limit, "group": group, "position": position}
+        found["schedule"].append({**row, "size": size, "kept": len(plan.kept[group])})
+    return found
+
+
 def summarise(results: Sequence[Row]) -> list[Row]:
     """Average the rows that differ only by seed.
 
     Returns:
         One row per (run, method, limit), with the means, `accuracy_std`, `accuracy_before_std`,
-        `accuracy_repaired_std` (sample standard deviations; None for a single trial) and `trials`.
+        `accuracy_repaired_std` (sample standard deviations; None for a single trial; of another score with its name),
+        and `trials`.
     """
+    score = Score.in_rows(results).name
     kinds: dict[tuple[Any, ...], list[Row]] = {}
     for row in results:
         key = (row.get("run"), row.get("method"), row.get("resource"), row.get("limit"))
@@ -81,21 +108,21 @@ def summarise(results: Sequence[Row]) -> list[Row]:
         for name in _AVERAGED:
             if name in merged:
                 merged[name] = _mean([row.get(name) for row in rows])
-        for name in ("accuracy", "accuracy_before", "accuracy_repaired"):
-            values = [row[name] for row in rows if row.get(name) is not None]
-            merged[name] = _mean(values)
-            merged[f"{name}_std"] = _deviation(values)
+        for suffix in ("", "_before", "_repaired"):
+            values = [row[score + suffix] for row in rows if row.get(score + suffix) is not None]
+            merged[f"{score}{suffix}"] = _mean(values)
+            merged[f"{score}{suffix}_std"] = _deviation(values)
         merged["trials"] = len(rows)
         summary.append(merged)
     return summary
 
 
-def is_tuned(row: Row) -> bool:
-    """Whether a network was trained after its cut: the accuracy of one that was not is that as cut, or repaired."""
-    before = row.get("accuracy_repaired", row.get("accuracy_before"))
+def is_tuned(row: Row, score: Score) -> bool:
+    """Whether a network, summarised, was trained after its cut: the score of others is that as cut, or repaired."""
+    before = row[f"{score.name}_repaired"]
     if before is None:
-        before = row.get("accuracy_before")
-    return before is not None and row.get("accuracy") is not None and before != row["accuracy"]
+        before = row[f"{score.name}_before"]
+    return before is not None and row[score.name] is not None and before != row[score.name]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -18,6 +18,7 @@ from lcprune.report.theme import vega_config
 
 logger = logging.getLogger("lcprune")
 
+MARK = "Made by lcprune"
 _MISSING = "vl-convert-python is not installed; it comes with: pip install lcprune[figures]"
 
 
@@ -44,7 +45,7 @@ def write_figures(drawn: Mapping[str, str], folder: Path) -> None:
     """Write every figure, drawn as SVG and by name, as SVG and PNG into `folder`."""
     for name, picture in drawn.items():
         with atomic_write(folder / f"{name}.svg") as path:
-            path.write_text(picture, encoding="utf-8")
+            path.write_text(f"{picture}<!-- {MARK} -->\n", encoding="utf-8")
         with atomic_write(folder / f"{name}.png") as path:
             path.write_bytes(png(picture))
 

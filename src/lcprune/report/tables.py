@@ -1,26 +1,29 @@
-"""The results as a table: for Markdown, CSV, LaTeX and HTML."""
+"""The results as a table: for Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 from collections.abc import Callable, Sequence
 
 from lcprune.report.records import Row, is_tuned, summarise
+from lcprune.score import Score
 
 
 def result_table(results: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Header and cells, one line per network; seeds averaged, columns without any value left out."""
-    rows = summarise(results)
+    rows, score = summarise(results), Score.in_rows(results)
+    unit = " (%)" if score.percent else ""
+    named = "" if score.name == "accuracy" else f"{score.name} "
+    tuned = any(is_tuned(row, score) for row in rows)
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("network", lambda row: str(row["network"])),
         ("MACs (M)", lambda row: _number(row.get("macs"), 1e-6, 3)),
         ("MACs (%)", lambda row: _number(row.get("macs_share"), 100, 1)),
         ("parameters (M)", lambda row: _number(row.get("params"), 1e-6, 4)),
-        ("as cut (%)", lambda row: _percent(row, "accuracy_before")),
-        ("repaired (%)", lambda row: _percent(row, "accuracy_repaired")),
-        ("tuned (%)" if any(map(is_tuned, rows)) else "accuracy (%)", lambda row: _percent(row, "accuracy")),
+        (f"{named}as cut{unit}", lambda row: _score(row, "_before", score)),
+        (f"{named}repaired{unit}", lambda row: _score(row, "_repaired", score)),
+        (f"{named}tuned{unit}" if tuned else score.title, lambda row: _score(row, "", score)),
         ("limit (ms)", lambda row: _number(row.get("latency_limit_ms"), 1, 3)),
         ("predicted (ms)", lambda row: _number(row.get("latency_predicted_ms"), 1, 3)),
         ("original (ms)", lambda row: _number(row.get("latency_original_ms"), 1, 3)),
@@ -71,26 +74,11 @@ def latex(header: Sequence[str], cells: Sequence[Sequence[str]], caption: str = 
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def html_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """A plain HTML table; the page's style sheet does the rest."""
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in header)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{html.escape(v)}</th>' if i == 0 else f"<td>{html.escape(v)}</td>"
-            for i, v in enumerate(line)
-        )
-        + "</tr>"
-        for line in cells
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _percent(row: Row, name: str) -> str:
-    value, deviation = row.get(name), row.get(f"{name}_std")
+def _score(row: Row, suffix: str, score: Score) -> str:
+    value, deviation = row[score.name + suffix], row[f"{score.name}{suffix}_std"]
     if value is None:
         return ""
-    return f"{100 * value:.2f}" + (f" ± {100 * deviation:.2f}" if deviation is not None else "")
+    return score.number(value) + (f" ± {score.number(deviation)}" if deviation is not None else "")
 
 
 def _number(value: float | None, scale: float, digits: int) -> str:

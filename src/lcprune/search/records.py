@@ -46,14 +46,23 @@ class Record:
     iteration: int
     loss: float
     difference: float
-    beta: list[Any]
-    counts: list[int]
+    beta: list[Any] = field(repr=False)
+    counts: list[int] = field(repr=False)
     macs: float
     params: float
     best: float
     cached: bool
     seconds: float
-    parts: list[float] = field(default_factory=list)
+    parts: list[float] = field(default_factory=list, repr=False)
+
+
+class History(list[Record]):
+    """The records of a search; a list that prints as one line."""
+
+    def __repr__(self) -> str:
+        best = min(self, key=lambda record: record.difference, default=None)
+        found = "" if best is None else f", the best at {best.iteration} with difference {best.difference:.4g}"
+        return f"History({len(self)} candidates{found})"
 
 
 class Records:
@@ -120,7 +129,7 @@ class Records:
 def read_records(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Record]]:
     """The first line of a file and its records by iteration; a last line that was never finished is left out."""
     head, records, _ = _parse(Path(path))
-    return head, sorted(records, key=lambda record: record.iteration)
+    return head, History(sorted(records, key=lambda record: record.iteration))
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], list[Record], int]:

@@ -19,7 +19,7 @@ from lcprune.evaluate.race import Rival, stopped_early
 from lcprune.progress import Progress
 from lcprune.search.config import Search
 from lcprune.search.judges import InTurn, Judge, Judges
-from lcprune.search.records import Record, Records
+from lcprune.search.records import History, Record, Records
 from lcprune.search.samplers import Sampler
 from lcprune.search.space import FloatArray
 from lcprune.select import Kept
@@ -101,7 +101,7 @@ def run_search(
                 bar.advance(best=f"{record.best:.4g}", naive=f"{loop.naive:.4g}")
         finally:
             judges.forget()
-    history = sorted(loop.told, key=lambda record: record.iteration)
+    history = History(sorted(loop.told, key=lambda record: record.iteration))
     return _found(history, select, search, loop.planning, precise)
 
 

@@ -4,14 +4,13 @@ from lcprune.study.job import ORIGINAL, NetworkJob
 from lcprune.study.jobs import make_network, run_jobs
 from lcprune.study.latency import record_latency
 from lcprune.study.metric_error import record_metric_error
-from lcprune.study.networks import WEIGHTS, Network, open_network, trace_network
+from lcprune.study.networks import Network, open_network, trace_network
 from lcprune.study.reachable import check_reachable
 from lcprune.study.rows import cost_row, epoch_rows
 from lcprune.study.study import Study, judge
 
 __all__ = [
     "ORIGINAL",
-    "WEIGHTS",
     "Network",
     "NetworkJob",
     "Study",

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lcprune.latency import Latency
-from lcprune.limit import Limit
+from lcprune.limit import Limit, network_name
+from lcprune.runs import network_folder
 from lcprune.search import Record
 
 ORIGINAL = "original"
@@ -38,12 +39,7 @@ class NetworkJob:
         """The network's, in tables: `lcp 50 %`."""
         if self.method == ORIGINAL:
             return ORIGINAL
-        words = {"macs": "", "params": " parameters", "latency": " latency"}
-        parts = [
-            _limit(resource, limit).label + (words[resource] if len(self.limits) > 1 or resource != "macs" else "")
-            for resource, limit in self.limits.items()
-        ]
-        return f"{self.method} {' and '.join(parts)}"
+        return network_name(self.method, {name: _limit(name, limit) for name, limit in self.limits.items()})
 
     @property
     def title(self) -> str:
@@ -53,7 +49,7 @@ class NetworkJob:
     @property
     def folder(self) -> str:
         """The network's, in the run folder."""
-        return network_folder(self.name, self.seed)
+        return network_folder(self.title)
 
     @property
     def resource(self) -> str:
@@ -66,10 +62,9 @@ class NetworkJob:
         return _limit(self.resource, self.limits[self.resource]).number
 
 
-def network_folder(name: str, seed: int) -> str:
+def row_folder(row: Mapping[str, Any]) -> str:
     """Where the network of a row of results is, in the run folder."""
-    plain = "".join(c if c.isalnum() or c == "." else " " for c in _title(name, seed).replace("%", "pc"))
-    return f"networks/{'-'.join(plain.split())}"
+    return network_folder(_title(row["network"], row["seed"]))
 
 
 def _title(name: str, seed: int) -> str:

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from lcprune.batches import to_device
+from lcprune.data import Dataset
 from lcprune.engine import LocalEngine, RayEngine
 from lcprune.engine.worker import moved, own_device
 from lcprune.errors import TuneError
@@ -48,7 +50,9 @@ def run_jobs(study: Study, jobs: Sequence[NetworkJob]) -> list[dict[str, Any]]:
 
 def _tune_together(study: Study, jobs: Sequence[NetworkJob]) -> None:
     """Tune networks as one fleet, where that is faster; each one's own tuning then finds itself done."""
-    if study.recipe is None or study.dataset is None or len(jobs) < 2 or not _fleets_pay(study.device):
+    if study.recipe is None or len(jobs) < 2 or not _fleets_pay(study.device):
+        return
+    if not isinstance(study.dataset, Dataset) or not study.dataset.classifies:
         return
     logger.info("%d networks: tuning for %d epochs, as one", len(jobs), study.recipe.epochs)
     try:
@@ -127,7 +131,7 @@ def _pack(study: Study) -> Study:
 
 
 def _moved(study: Study, device: torch.device) -> Study:
-    graph, example = moved(study.graph, device), study.network.example.to(device)
+    graph, example = moved(study.graph, device), to_device(study.network.example, device)
     return replace(study, network=replace(study.network, model=graph.model, example=example, run=None), graph=graph)
 
 

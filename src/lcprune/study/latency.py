@@ -18,8 +18,8 @@ def record_latency(study: Study, batch_sizes: Sequence[int], rounds: int = 15) -
     first = {row["network"]: row for row in reversed(results)}
     chosen = {name: first[name] for name in dict.fromkeys(row["network"] for row in results)}
     networks = {name: study.model_of(row) for name, row in chosen.items()}
-    example = study.network.example
-    measured = measure(networks, example, batch_sizes, device=example.device, rounds=rounds, progress=study.progress)
+    given = (networks, study.network.example, batch_sizes)
+    measured = measure(*given, device=study.device, rounds=rounds, progress=study.progress)
     rows = [
         {**asdict(record), "method": chosen[record.network]["method"], "limit": chosen[record.network]["limit"]}
         for record in measured

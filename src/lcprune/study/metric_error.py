@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from torch.nn.functional import cross_entropy
 
 from lcprune.batches import draw
 from lcprune.evaluate import make_evaluator
@@ -26,7 +25,7 @@ def record_metric_error(study: Study, metrics: Sequence[str], units: int, seed: 
         return
     graph = study.graph
     batches = study.batches(seed)
-    scores = {name: known.score(graph, name, batches, cross_entropy, seed=seed) for name in metrics}
+    scores = {name: known.score(graph, name, batches, study.evaluation.loss, seed=seed) for name in metrics}
     judge = make_evaluator(graph, draw(batches, study.evaluation.images, seed), replace(study.evaluation, after="cut"))
     full = judge.full_loss()
     rows = []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lcprune.graph import ChannelGraph
+from lcprune.score import ACCURACY, LOSS, Score
 from lcprune.study.job import NetworkJob
 
 Row = dict[str, Any]
@@ -76,9 +77,15 @@ def search_rows(job: NetworkJob) -> list[Row]:
     ]
 
 
-def epoch_rows(name: str, history: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The epochs of a training."""
+def epoch_rows(name: str, history: Sequence[Mapping[str, Any]], score: Score = ACCURACY) -> list[Row]:
+    """The epochs of a training: the loss in training, and the score on validation images."""
+    key = f"val_{score.name}"
     return [
-        {"network": name, "epoch": e["epoch"], "loss": e["train_loss"], "accuracy": e.get("val_accuracy")}
+        {
+            "network": name,
+            "epoch": e["epoch"],
+            "loss": e["train_loss"],
+            key if score is LOSS else score.name: e.get(key),
+        }
         for e in history
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from torch import nn
 
 from lcprune.batches import draw
 from lcprune.choosing import methods
-from lcprune.data import Dataset
+from lcprune.data import AnyData
 from lcprune.engine import Engine, LocalEngine
 from lcprune.evaluate import Evaluation
 from lcprune.framework import prune
@@ -28,11 +29,12 @@ from lcprune.job import Job
 from lcprune.outcome import PruneResult, repaired
 from lcprune.plan import Plan
 from lcprune.repairs import AUTO, IMAGES, NONE, STAND_INS, mend
-from lcprune.runs import RunFolder
+from lcprune.runs import PLAN, RunFolder
+from lcprune.score import score_row
 from lcprune.search import Search
 from lcprune.storage import load, save
-from lcprune.study.job import ORIGINAL, NetworkJob, network_folder
-from lcprune.study.networks import PLAN, Network
+from lcprune.study.job import ORIGINAL, NetworkJob, row_folder
+from lcprune.study.networks import Network
 from lcprune.study.rows import Row, cost_row, epoch_rows, kept_rows, plan_row, search_rows
 from lcprune.tune import Recipe, evaluate, fit
 
@@ -63,7 +65,7 @@ class Study:
     run: RunFolder
     network: Network
     graph: ChannelGraph
-    dataset: Dataset | None = None
+    dataset: AnyData | None = None
     recipe: Recipe | None = None
     search: Search = field(default_factory=Search)
     metric: str = "l2"
@@ -78,7 +80,7 @@ class Study:
     @property
     def device(self) -> torch.device:
         """Where the network is."""
-        return self.network.example.device
+        return self.network.device
 
     def make(self, job: NetworkJob) -> Row:
         """Make one network, unless it is complete: prune, tune, judge and record it. Its row of results."""
@@ -88,7 +90,7 @@ class Study:
             return found
         if job.method == ORIGINAL:
             row = {"network": ORIGINAL, "method": ORIGINAL, "limit": None, "seed": 0}
-            row |= cost_row(self.graph, self.graph) | self._judge(self.network.model)
+            row |= cost_row(self.graph, self.graph) | self._judge(self.network.model) | self._score()
             self.run.add("results", row)
             return row
         if job.plan is not None:
@@ -110,7 +112,7 @@ class Study:
             min_keep=self.min_keep,
             multiple_of=self.multiple_of,
             seed=job.seed,
-            run=Job(folder, folder.exists(), self.engine),
+            run=Job(folder, folder.exists(), self.engine, networks=False),
             progress=self.progress,
             **job.limits,
         )
@@ -123,6 +125,7 @@ class Study:
         made = PruneResult(job.plan.apply(whole), job.plan, [], whole=whole)
         judged = self._judge(made.model)
         row = plan_row(self.graph, job) | {f"{name}_before": value for name, value in judged.items()} | judged
+        row |= self._score()
         made = self.repaired(job, made)
         model = made.model
         if made.repair is not None:
@@ -182,7 +185,7 @@ class Study:
             device=self.device,
         )
         model.eval()
-        return epoch_rows(job.name, result.history)
+        return epoch_rows(job.name, result.history, self.dataset.compared_by)
 
     def teacher(self) -> nn.Module | None:
         """The network to imitate while tuning, if the recipe wants one."""
@@ -196,14 +199,14 @@ class Study:
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Make one network the run's own: its plan and weights go to the top of the folder."""
-        folder = self.run.file(network_folder(row["network"], row["seed"]))
+        folder = self.run.file(row_folder(row))
         save(self.run.path, load(folder, copy.deepcopy(self.network.model)), Plan.load(folder / PLAN))
 
     def model_of(self, row: Mapping[str, Any]) -> nn.Module:
         """A finished network, from its folder."""
         if row["method"] == ORIGINAL:
             return self.network.model
-        folder = self.run.file(network_folder(row["network"], row["seed"]))
+        folder = self.run.file(row_folder(row))
         return load(folder, copy.deepcopy(self.network.model)).to(self.device).eval()
 
     def done(self, job: NetworkJob) -> Row | None:
@@ -220,11 +223,14 @@ class Study:
     def _judge(self, model: nn.Module) -> Row:
         if self.dataset is None or not self.dataset.labelled:
             return {}
-        loss, accuracy = judge(model, self.dataset, self.device)
-        return {"loss": loss, "accuracy": accuracy}
+        return judge(model, self.dataset, self.device)
+
+    def _score(self) -> Row:
+        return {} if self.dataset is None else dict(score_row(self.dataset.compared_by))
 
 
-def judge(model: nn.Module, dataset: Dataset, device: torch.device) -> tuple[float, float]:
-    """Loss and accuracy on the test images; on the validation images where there are no others."""
-    loss, accuracy = evaluate(model, dataset, "test" if len(dataset.test) else "val", device=device)
-    return float(loss), float(accuracy)
+def judge(model: nn.Module, dataset: AnyData, device: torch.device) -> Row:
+    """Loss and score, by its name, on the test images; on the validation images where there are no others."""
+    found = evaluate(model, dataset, "test" if dataset.test else "val", device=device)
+    score = found.score if math.isfinite(found.score) else None
+    return {"loss": found.loss, dataset.compared_by.name: score}

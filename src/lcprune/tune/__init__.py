@@ -1,7 +1,9 @@
 """Training and fine-tuning.
 
+```python
 result = lcprune.tune.fit(model, data, lcprune.tune.recipe("finetune", epochs=30), run_dir="runs/tune")
 loss, accuracy = lcprune.tune.evaluate(model, data, "test")
+```
 """
 
 from lcprune.tune.evaluate import SplitResult, evaluate, recalibrate

@@ -1,4 +1,4 @@
-"""Loss and accuracy of a network on a split, and new batch-norm statistics."""
+"""Loss and score of a network on a split, and new batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lcprune import bf16
-from lcprune.data import Dataset
+from lcprune.batches import as_batch, call, loss_of
+from lcprune.data import AnyData
 from lcprune.errors import TuneError
-from lcprune.tune.step import autocast
+from lcprune.score import LOSS
+from lcprune.tune.step import autocast, in_float32
 
 
 class SplitResult(NamedTuple):
-    """Mean cross entropy, and the share of images classified correctly (0 to 1)."""
+    """The mean loss, and the score: unless the data say otherwise, the share of images that are right (0 to 1)."""
 
     loss: float
-    accuracy: float
+    score: float
+
+    @property
+    def accuracy(self) -> float:
+        """The score, where that is accuracy."""
+        return self.score
 
 
 def pick_device(device: str | torch.device | None = None) -> torch.device:
@@ -35,7 +42,7 @@ def pick_device(device: str | torch.device | None = None) -> torch.device:
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
-    dataset: Dataset,
+    dataset: AnyData,
     split: str = "test",
     *,
     batch_size: int = 500,
@@ -44,11 +51,11 @@ def evaluate(
     precision: str = "fp32",
     workers: int = 0,
 ) -> SplitResult:
-    """Loss and accuracy on a split.
+    """Loss and score on a split.
 
     Args:
         model: the network; moved to the device, otherwise left as it was.
-        dataset: where the images are.
+        dataset: where the images are; says the loss and the score.
         split: "train", "val" or "test".
         batch_size: images at a time.
         limit: use at most so many images.
@@ -61,23 +68,32 @@ def evaluate(
     precision = bf16.settle(precision, where, TuneError)
     training = model.training
     model.to(where).eval()
-    losses, hits, seen = [], [], 0
+    losses, seen = [], 0
+    score = dataset.compared_by
+    meter = None if score is LOSS else score.meter()
     try:
         for images, labels in dataset.batches(split, batch_size, limit=limit, device=where, workers=workers):
             with autocast(where, precision):
-                logits = model(images).float()
-            losses.append(functional.cross_entropy(logits, labels, reduction="sum"))
-            hits.append((logits.argmax(1) == labels).sum())
-            seen += len(labels)
+                output = call(model, images)
+            output = in_float32(output)
+            size = as_batch((images, labels)).size
+            if dataset.loss_fn is None:
+                losses.append(functional.cross_entropy(output, labels, reduction="sum") * (size / labels.numel()))
+            else:
+                losses.append(loss_of(dataset.loss_fn, output, labels) * size)
+            if meter is not None:
+                meter.update(output, labels)
+            seen += size
     finally:
         model.train(training)
-    return SplitResult(float(torch.stack(losses).double().sum()) / seen, int(torch.stack(hits).sum()) / seen)
+    loss = float(torch.stack(losses).double().sum()) / seen
+    return SplitResult(loss, loss if meter is None else float(meter.compute()))
 
 
 @torch.no_grad()
 def recalibrate(
     model: nn.Module,
-    dataset: Dataset,
+    dataset: AnyData,
     images: int = 2000,
     *,
     batch_size: int = 250,
@@ -111,8 +127,8 @@ def recalibrate(
             norm.momentum = None  # a cumulative average
             norm.train()
         for batch, _ in dataset.batches("train", batch_size, limit=images, seed=seed, device=where):
-            if len(batch) > 1:
-                model(batch)
+            if as_batch((batch, ())).size > 1:
+                call(model, batch)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

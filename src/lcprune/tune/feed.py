@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Protocol
+from itertools import islice
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from lcprune.data import ArraySplit, Augmentation, Dataset, DecodedSplit, FileSplit
+from lcprune.batches import Batch, to_device
+from lcprune.data import AnyData, ArraySplit, Augmentation, Dataset, DecodedSplit, FileSplit, OwnData
 from lcprune.data.augment import draw, gather, pad_images
 from lcprune.data.decoded import draw_crops, middle, sample
+from lcprune.data.own import Samples
 from lcprune.errors import TuneError
 
 
@@ -29,11 +33,13 @@ class Feed(Protocol):
         steps: per epoch.
         batch: images per step on this process.
         cursor: int64 (1,) on the device, the step within the epoch; whoever steps moves it on.
+        capturable: a step can be captured as a CUDA graph: its batch is always of the same size, at the same place.
     """
 
     steps: int
     batch: int
     cursor: Tensor
+    capturable: bool
 
     def start(self, epoch: int, step: int) -> None:
         """Prepare an epoch from the given step on."""
@@ -41,8 +47,8 @@ class Feed(Protocol):
     def advance(self) -> None:
         """Host work before a step; not part of a captured graph."""
 
-    def fetch(self) -> tuple[Tensor, Tensor]:
-        """Normalised images and labels of the step that the cursor points to; device work only."""
+    def fetch(self) -> tuple[Any, Any]:
+        """Inputs and targets of the step that the cursor points to; device work only."""
 
 
 class _Normaliser:
@@ -58,6 +64,8 @@ class _Normaliser:
 
 class _OnDevice(ABC):
     """Images that are all on the device; which ones a step takes, and how they are cropped, are tables there."""
+
+    capturable = True
 
     def __init__(
         self, dataset: Dataset, batch_size: int, seed: int, device: torch.device, share: tuple[int, int], drawn: Tensor
@@ -155,6 +163,8 @@ class DecodedFeed(_OnDevice):
 class FileFeed:
     """Images that are decoded by worker processes into fixed device buffers."""
 
+    capturable = True
+
     def __init__(
         self,
         dataset: Dataset,
@@ -194,8 +204,56 @@ class FileFeed:
         return self.normalise(self.images), self.labels
 
 
+class OwnFeed:
+    """Batches of any task. A user's own loader is iterated with its random numbers seeded by (seed, epoch)."""
+
+    capturable = False
+
+    def __init__(
+        self, dataset: OwnData, batch_size: int, seed: int, device: torch.device, share: tuple[int, int]
+    ) -> None:
+        self.part, self.seed, self.device = dataset.train, seed, device
+        self.rank, self.world = share
+        if isinstance(self.part, Samples):
+            self.steps, self.batch = _partition(len(self.part), batch_size, self.world)
+        else:
+            self.steps, self.batch = self.part.steps, next(self.part.batches()).size // self.world
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        self.incoming: Iterator[Batch] = iter(())
+        self.current: Batch | None = None
+
+    def start(self, epoch: int, step: int) -> None:
+        if isinstance(self.part, Samples):
+            used = self.steps * self.world * self.batch
+            order = np.random.default_rng((self.seed, epoch)).permutation(len(self.part))[:used]
+            mine = order.reshape(self.steps, self.world, self.batch)[step:, self.rank]
+            self.incoming = map(self.part.batch, mine)
+        else:
+            torch.manual_seed(mix(self.seed, epoch))
+            self.incoming = map(self._share, islice(self.part.batches(), step, None))
+        self.cursor.fill_(step)
+
+    def _share(self, batch: Batch) -> Batch:
+        """This process's samples of a batch."""
+        size = batch.size // self.world
+        if not size:
+            raise TuneError(f"a batch of {batch.size} samples is too small for {self.world} processes")
+        mine = slice(self.rank * size, (self.rank + 1) * size)
+        inputs, target = pytree.tree_map(lambda leaf: leaf[mine], tuple(batch))
+        return Batch(inputs, target, size)
+
+    def advance(self) -> None:
+        self.current = next(self.incoming, None)
+        if self.current is None:
+            raise TuneError(f"the training batches ended before step {self.steps}: they must be as many in every epoch")
+
+    def fetch(self) -> tuple[Any, Any]:
+        assert self.current is not None
+        return to_device(self.current.inputs, self.device), to_device(self.current.target, self.device)
+
+
 def make_feed(
-    dataset: Dataset,
+    dataset: AnyData,
     batch_size: int,
     augment: bool,
     seed: int,
@@ -211,8 +269,10 @@ def make_feed(
         share: (rank, number of processes); every process gets its part of each batch.
         workers: that decode image files.
     """
-    if not len(dataset.train):
+    if not dataset.train:
         raise TuneError(f"{dataset.name} has no training images")
+    if isinstance(dataset, OwnData):
+        return OwnFeed(dataset, batch_size, seed, device, share)
     if isinstance(dataset.train, ArraySplit):
         return ResidentFeed(dataset, batch_size, augment, seed, device, share)
     if isinstance(dataset.train, DecodedSplit):

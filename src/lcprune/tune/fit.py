@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from lcprune import bf16
-from lcprune.data import Dataset
+from lcprune.data import AnyData
 from lcprune.errors import TuneError
 from lcprune.tune.distributed import join
 from lcprune.tune.evaluate import pick_device
@@ -30,29 +30,34 @@ class FitResult:
 
     Attributes:
         model: the network that was passed in, trained in place.
-        history: one record per epoch: epoch, lr, train_loss, train_accuracy, val_loss, val_accuracy,
-            images_per_second, seconds.
+        history: one record per epoch: epoch, lr, train_loss, train_accuracy, val_loss, val_accuracy (of another score
+            its name instead), images_per_second, seconds.
         finished: False when the time limit came first; the checkpoint knows how to go on.
         seconds: training time, over all sessions of the run.
         val_loss: at the last look, or NaN without a validation split.
-        val_accuracy: likewise, 0 to 1.
+        val_score: likewise; accuracy, from 0 to 1, unless the data say otherwise.
         images_per_second: median over epochs.
         run_dir: where the files are, if anywhere.
     """
 
-    model: nn.Module
-    history: tuple[dict[str, Any], ...]
+    model: nn.Module = field(repr=False)
+    history: tuple[dict[str, Any], ...] = field(repr=False)
     finished: bool
     seconds: float
     val_loss: float
-    val_accuracy: float
+    val_score: float
     images_per_second: float
     run_dir: Path | None
+
+    @property
+    def val_accuracy(self) -> float:
+        """The score, where that is accuracy."""
+        return self.val_score
 
 
 def fit(
     model: nn.Module,
-    dataset: Dataset,
+    dataset: AnyData,
     recipe: Recipe | str = "finetune",
     *,
     run_dir: str | os.PathLike[str] | None = None,
@@ -71,7 +76,8 @@ def fit(
 
     Args:
         model: the network; it ends up on the device.
-        dataset: trained on its training split; its validation split is looked at after epochs.
+        dataset: trained on its training split; its validation split is looked at after epochs. It says the loss and the
+            score.
         recipe: how, or the name of a preset.
         run_dir: for recipe.json, metrics.jsonl, checkpoint.safetensors, model.safetensors and result.json.
         resume: go on from the checkpoint in `run_dir`, where there is one.
@@ -114,17 +120,17 @@ def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
 def fit_result(run: Training) -> FitResult:
     """What a training came to."""
     summary = run.summary()
-    numbers = {
-        key: math.nan if summary[key] is None else summary[key]
-        for key in ("val_loss", "val_accuracy", "images_per_second")
-    }
+    found = (summary[key] for key in ("val_loss", f"val_{run.dataset.compared_by.name}", "images_per_second"))
+    loss, score, rate = (math.nan if value is None else value for value in found)
     return FitResult(
         model=run.model,
         history=tuple(run.place.history),
         finished=run.finished,
         seconds=run.place.seconds,
+        val_loss=loss,
+        val_score=score,
+        images_per_second=rate,
         run_dir=run.folder,
-        **numbers,
     )
 
 

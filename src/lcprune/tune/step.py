@@ -9,14 +9,17 @@ host.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
+from lcprune.batches import call
 from lcprune.tune.feed import Feed
 from lcprune.tune.loss import training_loss
 from lcprune.tune.recipe import Recipe
@@ -49,6 +52,8 @@ class Stepper:
         groups: parameters and their base learning rates.
         teacher: the network to imitate, in evaluation mode, if any.
         capture: replay a CUDA graph. Parameters and buffers must stay where they are from then on.
+        loss_fn: `loss_fn(output, target)`; None is what `tune/loss.py` has.
+        classifies: targets are classes, one per sample, so that hits can be counted.
 
     Attributes:
         losses: float32 (steps,), the loss of each step of this epoch.
@@ -64,7 +69,10 @@ class Stepper:
         groups: list[tuple[list[nn.Parameter], float]],
         teacher: nn.Module | None = None,
         capture: bool = False,
+        loss_fn: Callable[[Any, Any], Any] | None = None,
+        classifies: bool = True,
     ) -> None:
+        self.loss_fn, self.classifies = loss_fn, classifies
         self.network, self.feed, self.recipe, self.teacher = network, feed, recipe, teacher
         self.device = feed.cursor.device
         trained = [parameter for params, _ in groups for parameter in params]
@@ -129,29 +137,33 @@ class Stepper:
         """Everything that happens on the device. Nothing in here may wait for it."""
         cursor = self.feed.cursor
         images, labels = self.feed.fetch()
-        if not self.recipe.channels_last:
+        if not self.recipe.channels_last and isinstance(images, Tensor):
             images = images.contiguous()
         if self.device.type == "cuda":
             torch.mul(self.factors.index_select(0, cursor).view(-1), self.base, out=self.rates)
         with autocast(self.device, self.recipe.precision):
-            logits = self.network(images)
+            logits = call(self.network, images)
             taught = None
             if self.teacher is not None:
                 with torch.no_grad():
-                    taught = self.teacher(images)
+                    taught = call(self.teacher, images)
         loss = self._loss(logits, labels, taught)
         (loss.sum() if loss.dim() else loss).backward()
         self._update()
         with torch.no_grad():
             self.losses.index_copy_(0, cursor, loss.detach().unsqueeze(0))
             # One row of hits per entry of `correct`: a network counts all images, a fleet those of each member.
-            self.correct.add_((logits.detach().argmax(1) == labels).view(len(self.correct), -1).sum(1))
+            if self.classifies:
+                self.correct.add_((logits.detach().argmax(1) == labels).view(len(self.correct), -1).sum(1))
             cursor.add_(1)
 
     def _update(self) -> None:
         self.optimizer.step()
 
-    def _loss(self, logits: Tensor, labels: Tensor, taught: Tensor | None) -> Tensor:
+    def _loss(self, logits: Any, labels: Any, taught: Tensor | None) -> Tensor:
+        if self.loss_fn is not None:
+            loss: Tensor = self.loss_fn(in_float32(logits), labels)
+            return loss
         return training_loss(logits, labels, self.recipe, taught)
 
     def _capture(self) -> None:
@@ -186,6 +198,11 @@ class Stepper:
                 tensor.copy_(value)
         self.losses.zero_()
         self.correct.zero_()
+
+
+def in_float32(output: Any) -> Any:
+    """What a network gave, out of half precision."""
+    return pytree.tree_map(lambda leaf: leaf.float() if leaf.dtype == torch.bfloat16 else leaf, output)
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.data import Dataset
+from lcprune.data import AnyData
 from lcprune.errors import TuneError
 from lcprune.files import atomic_write, write_json
 from lcprune.models import head_name
+from lcprune.score import LOSS
 from lcprune.tune import checkpoint
 from lcprune.tune.checkpoint import Place
 from lcprune.tune.distributed import World, norms_of, parallel, restore_norms
@@ -33,7 +34,7 @@ class Training(Loop):
     def __init__(
         self,
         model: nn.Module,
-        dataset: Dataset,
+        dataset: AnyData,
         recipe: Recipe,
         folder: Path | None,
         teacher: nn.Module | None,
@@ -41,6 +42,10 @@ class Training(Loop):
         workers: int,
     ) -> None:
         self.model, self.dataset, self.recipe, self.folder = model, dataset, recipe, folder
+        if dataset.loss_fn is not None and (recipe.distill or recipe.label_smoothing):
+            said = f"distill={recipe.distill}" if recipe.distill else f"label_smoothing={recipe.label_smoothing}"
+            raise TuneError(f"{said} is a part of cross-entropy: with a loss of your own leave it out")
+        self.score = dataset.compared_by
         self.teacher = teacher if recipe.distill > 0 else None
         self.world, self.workers = world, workers
         self.norms = norms_of(model)
@@ -53,7 +58,8 @@ class Training(Loop):
     def prepare(self, resume: bool) -> None:
         """Move everything to its place, and take up a checkpoint."""
         device, recipe = self.world.device, self.recipe
-        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        flat = all(parameter.ndim < 5 for parameter in self.model.parameters())  # volumes have a layout of their own
+        layout = torch.channels_last if recipe.channels_last and flat else torch.contiguous_format
         self.model.to(device=device, memory_format=layout).train()  # type: ignore[call-overload]
         if self.teacher is not None:
             self.teacher.to(device=device, memory_format=layout).eval()  # type: ignore[call-overload]
@@ -65,8 +71,9 @@ class Training(Loop):
         elif recipe.compile:
             network = torch.compile(self.model, dynamic=False)  # type: ignore[assignment]
         # A graph across processes would have to capture their communication too; they run eagerly.
-        capture = device.type == "cuda" and recipe.cuda_graph and self.world.size == 1
-        self.stepper = Stepper(network, self.feed, recipe, self._groups(), self.teacher, capture)
+        capture = device.type == "cuda" and recipe.cuda_graph and self.world.size == 1 and self.feed.capturable
+        task = self.dataset.loss_fn, self.dataset.classifies
+        self.stepper = Stepper(network, self.feed, recipe, self._groups(), self.teacher, capture, *task)
         file = self._checkpoint_file()
         if resume and file is not None and file.exists():
             self.place = checkpoint.load(file, self.model, self._extra(), self._identity())
@@ -126,8 +133,9 @@ class Training(Loop):
 
     def _shown(self, rate: float) -> dict[str, str]:
         history = self.place.history
-        accuracy = next((r["val_accuracy"] for r in reversed(history) if r["val_accuracy"] is not None), None)
-        shown = {} if accuracy is None else {"accuracy": f"{accuracy:.2%}"}
+        key = f"val_{self.score.name}"
+        looked = next((record[key] for record in reversed(history) if record[key] is not None), None)
+        shown = {} if looked is None else {key if self.score is LOSS else self.score.name: self.score.text(looked)}
         return {**shown, "images/s": f"{rate:,.0f}"}
 
     def _check(self, losses: Tensor, first: int) -> None:
@@ -152,13 +160,13 @@ class Training(Loop):
             "epoch": place.epoch + 1,
             "lr": recipe.lr * float(recipe.factors(place.epoch, self.feed.steps)[-1]),
             "train_loss": float(self.world.mean(stepper.losses.double().mean())),
-            "train_accuracy": float(self.world.mean(stepper.correct.double())) / (self.feed.steps * self.feed.batch),
+            **self._hits(),
             "val_loss": None,
-            "val_accuracy": None,
+            f"val_{self.score.name}": None,
             "images_per_second": round(done * self.images_per_step / seconds, 1),
         }
         due = (place.epoch + 1) % recipe.eval_every == 0 or place.epoch + 1 == recipe.epochs
-        if due and len(self.dataset.val):
+        if due and self.dataset.val:
             looked = evaluate(
                 self.model,
                 self.dataset,
@@ -167,7 +175,7 @@ class Training(Loop):
                 precision=recipe.precision,
                 workers=self.workers,
             )
-            record["val_loss"], record["val_accuracy"] = looked
+            record["val_loss"], record[f"val_{self.score.name}"] = looked
         place.epoch, place.step = place.epoch + 1, 0
         place.seconds = self.before + time.monotonic() - self.started
         record["seconds"] = round(place.seconds, 3)
@@ -175,6 +183,12 @@ class Training(Loop):
         if place.epoch == recipe.epochs or time.monotonic() - self.saved_at >= checkpoint_seconds:
             self.save()
         self.record(record)
+
+    def _hits(self) -> dict[str, float]:
+        if not self.dataset.classifies:
+            return {}
+        images = self.feed.steps * self.feed.batch
+        return {"train_accuracy": float(self.world.mean(self.stepper.correct.double())) / images}
 
     def record(self, epoch: dict[str, Any]) -> None:
         """Write one epoch down."""
@@ -193,14 +207,15 @@ class Training(Loop):
     def summary(self) -> dict[str, Any]:
         """The figures of the run so far, None where there are none."""
         history = self.place.history
-        looked = [record for record in history if record["val_accuracy"] is not None]
+        key = f"val_{self.score.name}"
+        looked = [record for record in history if record["val_loss"] is not None]
         rates = sorted(record["images_per_second"] for record in history)
         return {
             "finished": self.finished,
             "epochs": self.place.epoch,
             "seconds": round(self.place.seconds, 3),
             "val_loss": looked[-1]["val_loss"] if looked else None,
-            "val_accuracy": looked[-1]["val_accuracy"] if looked else None,
+            key: looked[-1][key] if looked else None,
             "images_per_second": rates[len(rates) // 2] if rates else None,
         }
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.copies import unwrap
+from lcprune.data import Dataset
 from lcprune.errors import TuneError
 from lcprune.tune.checkpoint import Place
 from lcprune.tune.distributed import World
@@ -70,6 +71,7 @@ class Fleet(Loop):
         recipe, device = self.recipe, self.world.device
         self.network = fleet_network(unwrap(self.original), len(self.members)).to(device)
         dataset = self.members[0].dataset
+        assert isinstance(dataset, Dataset)
         seeds = [member.recipe.seed for member in self.members]
         self.feed: FleetFeed = FleetFeed(dataset, recipe.batch_size, recipe.augment, seeds, device)
         for member in self.members:
@@ -233,7 +235,7 @@ class Fleet(Loop):
                 member.finish()
 
     def _shown(self, rate: float) -> dict[str, str]:
-        looked = [member.summary()["val_accuracy"] for member in self.members]
+        looked = [member.summary().get("val_accuracy") for member in self.members]
         found = [accuracy for accuracy in looked if accuracy is not None]
         shown = {"accuracy": f"{sum(found) / len(found):.2%}"} if found else {}
         return {**shown, "images/s": f"{rate * len(self.members):,.0f}"}

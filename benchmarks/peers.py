@@ -1,0 +1,120 @@
+"""lcprune beside Torch-Pruning: the same networks, the same limit, the same check.
+
+    pip install --no-deps torch-pruning
+    python benchmarks/peers.py cut                       # networks of coverage_models.txt; goes on where it stopped
+    python benchmarks/peers.py cut --only 'torchvision:*'
+    python benchmarks/peers.py show
+
+`cut` halves the MACs of every network by magnitude, with both libraries, each in a process of its own, and checks the
+result by a means that belongs to neither (peers_one.py). Records go to benchmarks/results/peers.json. `show` writes the
+tables of docs/compared.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from coverage import listed
+from peers_one import TARGET, TOOLS
+
+from lcprune.files import write_json
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "peers.json"
+KINDS = ("cnn", "segmentation", "video")
+# Where a cut can end, the good end first.
+VERDICTS = {
+    "right": "right, limit met",
+    "too large": "right, limit missed",
+    "outputs": "other outputs than meant",
+    "weights": "weights that the original has not",
+    "output shapes": "outputs of another shape",
+    "run": "does not run",
+    "cut": "not cut: an error",
+    "time": "not cut in time",
+}
+
+
+def cut(options: argparse.Namespace) -> None:
+    """Every network by every tool; one record each."""
+    records = stored(options)
+    networks = {name: kind for name, kind in listed().items() if kind in KINDS}
+    for name, kind in networks.items():
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only):
+            continue
+        for tool in TOOLS:
+            if any(r["model"] == name and r["tool"] == tool for r in records):
+                continue
+            record = run_one(name, kind, tool, options)
+            records.append(record)
+            write_json(options.out, {"records": records, "torch": torch.__version__, "peer": peer()}, indent=1)
+            print(f"{name:40} {tool:14} {record['verdict']:14} {record.get('error', '')}", flush=True)
+
+
+def run_one(name: str, kind: str, tool: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The record of one network; too long is a record too."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "record.json"
+        command = [sys.executable, str(HERE / "peers_one.py"), name, "--kind", kind, "--tool", tool, "--out", str(out)]
+        failed = {"model": name, "kind": kind, "tool": tool}
+        try:
+            done = subprocess.run(command, timeout=options.seconds, env=os.environ, capture_output=True, text=True)
+        except subprocess.TimeoutExpired:
+            return failed | {"verdict": "time", "error": f"took more than {options.seconds} s"}
+        if not out.exists():
+            return failed | {"verdict": "cut", "error": (done.stderr.strip().splitlines() or ["no message"])[-1][:200]}
+        return json.loads(out.read_text())
+
+
+def peer() -> str:
+    return f"Torch-Pruning {version('torch-pruning')}"
+
+
+def stored(options: argparse.Namespace) -> list[dict[str, Any]]:
+    return json.loads(options.out.read_text())["records"] if options.out.exists() else []
+
+
+def show(options: argparse.Namespace) -> None:
+    """How cuts end, how near the limit is met, how long they take."""
+    records = [r for r in stored(options) if r["verdict"] not in ("mixing", "build")]
+    by_tool = {tool: {r["model"]: r for r in records if r["tool"] == tool} for tool in TOOLS}
+    common = [name for name in by_tool["lcprune"] if all(name in by_tool[tool] for tool in TOOLS)]
+    print(f"\n{len(common)} networks:\n\n| | " + " | ".join(TOOLS) + " |\n|---|" + "---|" * len(TOOLS))
+    for verdict, words in VERDICTS.items():
+        counts = [sum(by_tool[tool][name]["verdict"] == verdict for name in common) for tool in TOOLS]
+        if any(counts):
+            print(f"| {words} | " + " | ".join(map(str, counts)) + " |")
+    both = [name for name in common if all(by_tool[tool][name]["verdict"] == "right" for tool in TOOLS)]
+    if both:
+        below = [statistics.median(TARGET - by_tool[tool][name]["macs"] for name in both) for tool in TOOLS]
+        print(f"| MACs below the limit, in points (median of {len(both)}) | ", end="")
+        print(" | ".join(f"{100 * one:.2f}" for one in below) + " |")
+        seconds = [statistics.median(by_tool[tool][name]["cut_s"] for name in both) for tool in TOOLS]
+        print("| seconds of one core, trace and cut (median) | " + " | ".join(f"{one:.1f}" for one in seconds) + " |")
+        proof = statistics.median(by_tool["lcprune"][name]["verify_s"] for name in both)
+        print(f"| seconds of the proof (median) | {proof:.1f} | none |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["cut", "show"])
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names")
+    parser.add_argument("--seconds", type=float, default=300, help="that one cut may take")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    {"cut": cut, "show": show}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()

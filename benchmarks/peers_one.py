@@ -1,0 +1,164 @@
+"""One network, cut to half of its MACs by one library and checked by a third party; called by peers.py.
+
+The check knows nothing of either library. Every number of the network is given a value of its own, so that each number
+of the cut network tells where in the original it was. The original with all other numbers set to zero must give the
+same outputs as the cut network. That holds wherever nothing is normalised over channels; networks where something is
+are not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from coverage_one import build, counted_macs, enliven, smallest_input
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import lcprune
+
+TARGET = 0.5
+FLOOR = 0.1
+STEPS = 50
+
+
+class MixesChannels(Exception):
+    """Something is normalised over channels: what is removed cannot be silenced."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--kind", default="cnn")
+    parser.add_argument("--tool", choices=TOOLS, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--memory-gb", type=float, default=12)
+    options = parser.parse_args()
+    limit = int(options.memory_gb * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    record = {"model": options.model, "kind": options.kind, "tool": options.tool, "verdict": "build"}
+    try:
+        measure(record)
+    except MixesChannels:
+        record["verdict"] = "mixing"
+    except Exception as error:
+        record["error"] = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
+    options.out.write_text(json.dumps(record))
+
+
+def measure(record: dict[str, Any]) -> None:
+    """Fill the record; `verdict` is the stage that failed, or how it ended."""
+    torch.manual_seed(0)
+    model, shape = build(record["model"], record["kind"])
+    model.eval()
+    inputs = smallest_input(model, shape, record["kind"])
+    enliven(model, inputs)
+    model, inputs = model.double(), tuple(x.double() for x in inputs)
+    tell_apart(model)
+    if any(isinstance(m, nn.LayerNorm | nn.GroupNorm) for m in model.modules()) or lcprune.trace(model, inputs).mixing:
+        raise MixesChannels
+    with torch.no_grad():
+        before = tree_leaves(model(*inputs))
+    whole = counted_macs(model, inputs)
+    record["verdict"] = "cut"
+    start = time.process_time()
+    smaller = TOOLS[record["tool"]](record, model, inputs, before)
+    record["cut_s"] = round(time.process_time() - start - record.get("verify_s", 0), 2)
+    record["verdict"] = "run"
+    with torch.no_grad():
+        after = tree_leaves(smaller(*inputs))
+    record["macs"] = counted_macs(smaller, inputs) / whole
+    record["verdict"] = "output shapes"
+    assert [x.shape for x in after] == [x.shape for x in before], f"{[tuple(x.shape) for x in after]}"
+    record["verdict"] = "weights"
+    twin = silenced(model, smaller)
+    with torch.no_grad():
+        expected = tree_leaves(twin(*inputs))
+    record["verdict"] = "outputs"
+    scale = max(float(x.abs().max()) for x in expected)
+    record["error_share"] = max(float((a - b).abs().max()) for a, b in zip(after, expected, strict=True)) / scale
+    assert record["error_share"] < 1e-8, f"outputs differ by {record['error_share']:.1e} of the largest"
+    record["verdict"] = "right" if record["macs"] <= TARGET else "too large"
+
+
+def numbers(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and statistics by name."""
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+
+
+@torch.no_grad()
+def tell_apart(model: nn.Module) -> None:
+    """Change every number by a hair, so that no two of a tensor are equal."""
+    generator = torch.Generator().manual_seed(1)
+    for tensor in numbers(model).values():
+        tensor.mul_(1 + 1e-3 * torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype))
+        tensor.add_(1e-6 * torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype))
+
+
+@torch.no_grad()
+def silenced(model: nn.Module, smaller: nn.Module) -> nn.Module:
+    """The original with every number at zero that the smaller network has not."""
+    twin = copy.deepcopy(model)
+    left = numbers(smaller)
+    for name, tensor in numbers(twin).items():
+        assert name in left, f"{name} is gone"
+        used = torch.isin(tensor, left[name])
+        assert int(used.sum()) == left[name].numel(), f"{name} has numbers that the original has not"
+        if not name.endswith("running_var"):  # its scale is zero
+            tensor.mul_(used)
+    return twin
+
+
+def by_lcprune(record: dict[str, Any], model: nn.Module, inputs: tuple[Tensor, ...], before: list[Tensor]) -> nn.Module:
+    """One global ranking by magnitude; its proof is timed again, to be taken off."""
+    del before
+    result = lcprune.prune(model, inputs, macs=TARGET, method="naive", min_keep=FLOOR, progress=False)
+    start = time.process_time()
+    lcprune.verify(model, result.plan, inputs)
+    record["verify_s"] = round(time.process_time() - start, 2)
+    return result.model
+
+
+def by_torch_pruning(
+    record: dict[str, Any], model: nn.Module, inputs: tuple[Tensor, ...], before: list[Tensor]
+) -> nn.Module:
+    """One global ranking by magnitude, in small steps until the limit is met, as its guide does."""
+    import torch_pruning
+
+    del record
+    classes = {x.shape[1] for x in before if x.ndim > 1}
+    smaller = copy.deepcopy(model)
+    pruner = torch_pruning.pruner.BasePruner(
+        smaller,
+        inputs[0],
+        importance=torch_pruning.importance.GroupMagnitudeImportance(p=2),
+        global_pruning=True,
+        pruning_ratio=1.0,
+        max_pruning_ratio=1 - FLOOR,
+        iterative_steps=STEPS,
+        ignored_layers=last_layers(smaller, classes),
+    )
+    whole = counted_macs(model, inputs)
+    for _ in range(STEPS):
+        pruner.step()
+        if counted_macs(smaller, inputs) <= TARGET * whole:
+            break
+    return smaller
+
+
+def last_layers(model: nn.Module, widths: set[int]) -> list[nn.Module]:
+    """Layers as wide as an output: what a user of that library would name by hand."""
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
+    return [m for m in layers if (m.out_features if isinstance(m, nn.Linear) else m.out_channels) in widths]
+
+
+TOOLS = {"lcprune": by_lcprune, "Torch-Pruning": by_torch_pruning}
+
+if __name__ == "__main__":
+    main()
