@@ -24,7 +24,7 @@ class Decision:
     Attributes:
         name: the operator.
         by: of each floating-point input its shape, and some elements.
-        taken: all outputs.
+        taken: all outputs, the floating-point ones without their data.
         least: the coarsest precision in which something was computed before.
     """
 
@@ -51,8 +51,7 @@ def decides(call: Call, out: Any) -> bool:
 
 def decision(call: Call, out: Any, least: torch.dtype) -> Decision:
     """What is written down of it."""
-    taken = [value.clone() if isinstance(value, Tensor) else value for value in _outputs(out)]
-    return Decision(call.name, decided_by(call), taken, least)
+    return Decision(call.name, decided_by(call), [_written_down(value) for value in _outputs(out)], least)
 
 
 def decided_by(call: Call) -> list[tuple[torch.Size, Tensor]]:
@@ -61,14 +60,17 @@ def decided_by(call: Call) -> list[tuple[torch.Size, Tensor]]:
 
 
 def taken(own: Any, decided: Decision) -> Any:
-    """The result with the decisions of another network; values that come with them stay, where they have places."""
-    outputs = _outputs(own)
-    fits = len(outputs) == len(decided.taken) and all(map(_alike, outputs, decided.taken))
+    """The result with the decisions of another network; values that come with them stay as they are."""
+    if not isinstance(own, (Tensor, tuple, list)):
+        return decided.taken[0]
     result = []
-    for mine, theirs in zip(outputs if fits else decided.taken, decided.taken, strict=True):
-        if not isinstance(theirs, Tensor):
-            return theirs
-        result.append(mine if _is_float(theirs) else mine.copy_(theirs) if fits else theirs.clone())
+    for mine, theirs in zip(_outputs(own), decided.taken, strict=True):
+        if mine.shape == theirs.shape:
+            result.append(mine if _is_float(theirs) else mine.copy_(theirs))
+        elif _is_float(theirs):
+            return own  # values of another number than there, such as those of `unique`
+        else:
+            result.append(theirs.clone())
     return result[0] if isinstance(own, Tensor) else tuple(result)
 
 
@@ -80,8 +82,10 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _alike(a: Any, b: Any) -> bool:
-    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape
+def _written_down(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty_like(value, device="meta") if value.is_floating_point() else value.clone()
 
 
 def _sample(tensor: Tensor) -> Tensor:
