@@ -53,7 +53,7 @@ class Task:
     graph: ChannelGraph
     limits: Limits
     metric: str | Callable[..., Any] = "l2"
-    samples: Sequence[tuple[Any, Any]] | None = None
+    samples: Sequence[tuple[Any, Any]] | None = field(default=None, repr=False)
     evaluation: Evaluation = field(default_factory=Evaluation)
     min_keep: float = 0.10
     multiple_of: int = 1

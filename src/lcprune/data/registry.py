@@ -52,7 +52,10 @@ def load(
         loss: `file.py:function` that gives the mean loss of (output, target); None is the data's own, or cross-entropy.
         score: `file.py:name` of what networks are compared by, a function or a `lcprune.Score`.
     """
-    dataset = hold_out(_named(spec, seed, download), seed, val)
+    dataset = _named(spec, seed, download)
+    if isinstance(dataset, Dataset):
+        _check_labels(dataset)
+    dataset = hold_out(dataset, seed, val)
     if loss is not None:
         dataset = replace(dataset, loss_fn=import_file(loss, DataError)[1])
     if score is not None:
@@ -91,8 +94,6 @@ def _named(spec: str, seed: int, download: bool) -> AnyData:
             f"no data set is called {spec!r}: expected digits, cifar10:PATH, folder:PATH, cub200:PATH, "
             "imagenet:PATH or file.py:factory"
         )
-    if isinstance(dataset, Dataset):
-        _check_labels(dataset)
     return dataset
 
 
