@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -138,6 +138,21 @@ def _refresh(module: nn.Module) -> None:
         module.num_channels = weight.numel()
     elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and isinstance(weight, Tensor):
         module.normalized_shape = tuple(weight.shape)
+    elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+        suffix = "_l0" if isinstance(module, nn.RNNBase) else ""
+        gates = (
+            4 if isinstance(module, (nn.LSTM, nn.LSTMCell)) else 3 if isinstance(module, (nn.GRU, nn.GRUCell)) else 1
+        )
+        rows, module.input_size = getattr(module, f"weight_ih{suffix}").shape
+        module.hidden_size = rows // gates
+        if getattr(module, "proj_size", 0):
+            module.proj_size = cast(Tensor, module.weight_hr_l0).shape[0]
+    elif isinstance(module, nn.MultiheadAttention):
+        query = module.in_proj_weight if module._qkv_same_embed_dim else module.q_proj_weight
+        module.embed_dim = module.kdim = module.vdim = query.shape[1]
+        if not module._qkv_same_embed_dim:
+            module.kdim, module.vdim = module.k_proj_weight.shape[1], module.v_proj_weight.shape[1]
+        module.head_dim = module.embed_dim // max(module.num_heads, 1)
     elif isinstance(module, nn.PReLU):
         module.num_parameters = module.weight.numel()
     elif isinstance(module, nn.Embedding):

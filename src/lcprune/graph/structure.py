@@ -54,11 +54,15 @@ class TrialError(Exception):
         stack: the modules that were running, outermost first.
         atoms: the atoms that were involved.
         line: the line of the network's code that was running, if it is known.
+        sizes: an operator could not run, so lengths do not fit; otherwise it ran on channels that it must not see.
     """
 
-    def __init__(self, message: str, operations: int, stack: Sequence[str], atoms: Atoms, line: str = "") -> None:
+    def __init__(
+        self, message: str, operations: int, stack: Sequence[str], atoms: Atoms, line: str = "", sizes: bool = False
+    ) -> None:
         super().__init__(f"{message} at {line}" if line else message)
         self.operations, self.stack, self.atoms, self.line = operations, tuple(stack), atoms, line
+        self.sizes = sizes
 
 
 @dataclass(eq=False)
@@ -231,7 +235,9 @@ class Structure:
             raise TrialError(str(error), run.operations, run.stack, error.atoms, _line(error)) from error
         except Exception as error:
             message = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
-            raise TrialError(message, run.operations, run.stack, involved(run.call), _line(error)) from error
+            raise TrialError(
+                message, run.operations, run.stack, involved(run.call), _line(error), sizes=True
+            ) from error
         if any(signature(found) != self.outputs[training] for training, found in out.items()):
             raise TrialError("the output changes its shape", run.operations, [""], np.empty(0, np.int64))
 
