@@ -72,7 +72,8 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
                     places.setdefault(id(tensor), []).append((module, kind, key))
     tensors = {name: tensor for name, tensor in named_tensors(model) if name in cuts}
     touched = {id(m): m for tensor in tensors.values() for m, _, _ in places[id(tensor)]}
-    touched.update({id(m): m for m in map(model.get_submodule, _touched(cuts, changes))})
+    modules = dict(model.named_modules(remove_duplicate=False))
+    touched.update({id(modules[name]): modules[name] for name in _touched(cuts, changes)})
     saved = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in touched.values()]
     try:
         for name, tensor in tensors.items():
@@ -93,10 +94,11 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
 
 def follow(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange]) -> None:
     """Bring the numbers that the modules of a cut network keep in line with its weights."""
+    modules = dict(model.named_modules(remove_duplicate=False))
     for item in changes:
-        set_number(model.get_submodule(item.module), item.attribute, item.index, item.new)
+        set_number(modules[item.module], item.attribute, item.index, item.new)
     for name in _touched(cuts, changes):
-        _refresh(model.get_submodule(name))
+        _refresh(modules[name])
 
 
 def _touched(cuts: Cuts, changes: Sequence[AttributeChange]) -> set[str]:

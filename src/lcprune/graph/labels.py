@@ -56,6 +56,7 @@ class Labels:
 
 
 PLAIN = Labels()
+UNIFORM = Labels(uniform=True)
 
 
 def varying(layer: Tensor) -> frozenset[int]:

@@ -17,6 +17,7 @@ from lcprune.graph.arithmetic import Arithmetic, Attribute
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import Leaf, signature
+from lcprune.graph.recall import Recall
 from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved
 from lcprune.graph.resolve import Units
 from lcprune.graph.skeleton import set_mode
@@ -79,6 +80,7 @@ class Structure:
         units: atoms sorted into units; replaced while trials go on.
         ties: integers that follow a cut.
         natural: every weight keeps the order of its positions, whatever is cut.
+        recall: what operators gave, while trials go on.
     """
 
     skeleton: nn.Module
@@ -89,6 +91,7 @@ class Structure:
     units: Units
     ties: list[AttributeTie] = field(default_factory=list)
     natural: bool = True
+    recall: Recall | None = field(default=None, repr=False)
 
     @property
     def axes(self) -> list[WeightAxis]:
@@ -201,7 +204,7 @@ class Structure:
         changes = self.changes(keeps, ties)
         for _ in range(_PASSES):
             with cut_in_place(self.skeleton, self.cuts(order), changes):
-                run = Replay(self.skeleton, self.axes, order, self.pairs)
+                run = Replay(self.skeleton, self.axes, order, self.pairs, self.recall or Recall())
                 self._check(run)
             if not run.wanted:
                 return order

@@ -20,6 +20,7 @@ from torch import nn
 
 from lcprune.graph.discover import Atoms, Discover, Fact
 from lcprune.graph.equal_axes import equal_axes
+from lcprune.graph.recall import Recall
 from lcprune.graph.resolve import Units, resolve
 from lcprune.graph.structure import AttributeTie, Structure, TrialError
 
@@ -53,10 +54,12 @@ class Trials:
 
     def run(self) -> None:
         """Try and mend until cuts succeed, with no more numbers that follow them than needed."""
+        self.structure.recall = Recall()
         self._confirm()
         self._release()
         while self._freeze_computed():
             self._confirm()
+        self.structure.recall = None
 
     def _confirm(self) -> None:
         """Try and mend until all kinds of cuts succeed, one after another."""

@@ -35,6 +35,11 @@ _TAKING = {
 }
 
 
+def takes(name: str) -> bool:
+    """Whether the operator takes some positions of an axis."""
+    return name.removeprefix("aten::") in _TAKING
+
+
 @rule(
     *("diagonal", "movedim", "narrow", "permute", "select", "slice", "squeeze", "t", "transpose"),
     *("unfold", "unsqueeze", "unbind", "split", "split_with_sizes", "chunk", "tensor_split"),
