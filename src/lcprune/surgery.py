@@ -64,15 +64,15 @@ def cut(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange] = ()) -
 @contextlib.contextmanager
 def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange] = ()) -> Iterator[None]:
     """Cut a network for the length of a block, then put everything back: for trials, where a copy is too slow."""
+    modules = dict(model.named_modules(remove_duplicate=False))
     places: dict[int, list[tuple[nn.Module, str, str]]] = {}
-    for module in model.modules():
+    for module in dict.fromkeys(modules.values()):
         for kind in ("_parameters", "_buffers"):
             for key, tensor in getattr(module, kind).items():
                 if tensor is not None:
                     places.setdefault(id(tensor), []).append((module, kind, key))
     tensors = {name: tensor for name, tensor in named_tensors(model) if name in cuts}
     touched = {id(m): m for tensor in tensors.values() for m, _, _ in places[id(tensor)]}
-    modules = dict(model.named_modules(remove_duplicate=False))
     touched.update({id(modules[name]): modules[name] for name in _touched(cuts, changes)})
     saved = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in touched.values()]
     try:
@@ -82,7 +82,7 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
                 new = nn.Parameter(new, requires_grad=False)
             for module, kind, key in places[id(tensor)]:
                 getattr(module, kind)[key] = new
-        follow(model, cuts, changes)
+        _follow(modules, cuts, changes)
         yield
     finally:
         for module, attributes, parameters, buffers in saved:
@@ -94,7 +94,10 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
 
 def follow(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange]) -> None:
     """Bring the numbers that the modules of a cut network keep in line with its weights."""
-    modules = dict(model.named_modules(remove_duplicate=False))
+    _follow(dict(model.named_modules(remove_duplicate=False)), cuts, changes)
+
+
+def _follow(modules: Mapping[str, nn.Module], cuts: Cuts, changes: Sequence[AttributeChange]) -> None:
     for item in changes:
         set_number(modules[item.module], item.attribute, item.index, item.new)
     for name in _touched(cuts, changes):

@@ -44,9 +44,11 @@ class LabelPass(TorchDispatchMode):
         self.operations = 0
         self.call: Call | None = None
         self.stack: list[str] = []
-        self.unread = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.unread: dict[int, str] = {}
         self._written: dict[int, Tensor] = {}
         for name, tensor in named_tensors(model):
+            if isinstance(tensor, nn.Parameter):
+                self.unread[id(tensor)] = name
             if name in weights:
                 setattr(tensor, LABELS, weights[name])
 
