@@ -17,8 +17,14 @@ ORIGIN = "_lcprune_origin"
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers, each once, under the first of its names."""
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+    modules = list(model.named_modules())  # once for both: in large networks this is what takes time
+    for kind in ("_parameters", "_buffers"):
+        seen: set[int] = set()
+        for prefix, module in modules:
+            for name, tensor in getattr(module, kind).items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    yield f"{prefix}.{name}" if prefix else name, tensor
 
 
 def copy_to_run(model: nn.Module) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -64,15 +64,16 @@ def cut(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange] = ()) -
 @contextlib.contextmanager
 def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange] = ()) -> Iterator[None]:
     """Cut a network for the length of a block, then put everything back: for trials, where a copy is too slow."""
+    modules = dict(model.named_modules(remove_duplicate=False))
     places: dict[int, list[tuple[nn.Module, str, str]]] = {}
-    for module in model.modules():
+    for module in dict.fromkeys(modules.values()):
         for kind in ("_parameters", "_buffers"):
             for key, tensor in getattr(module, kind).items():
                 if tensor is not None:
                     places.setdefault(id(tensor), []).append((module, kind, key))
     tensors = {name: tensor for name, tensor in named_tensors(model) if name in cuts}
     touched = {id(m): m for tensor in tensors.values() for m, _, _ in places[id(tensor)]}
-    touched.update({id(m): m for m in map(model.get_submodule, _touched(cuts, changes))})
+    touched.update({id(modules[name]): modules[name] for name in _touched(cuts, changes)})
     saved = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in touched.values()]
     try:
         for name, tensor in tensors.items():
@@ -81,7 +82,7 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
                 new = nn.Parameter(new, requires_grad=False)
             for module, kind, key in places[id(tensor)]:
                 getattr(module, kind)[key] = new
-        follow(model, cuts, changes)
+        _follow(modules, cuts, changes)
         yield
     finally:
         for module, attributes, parameters, buffers in saved:
@@ -93,10 +94,14 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
 
 def follow(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange]) -> None:
     """Bring the numbers that the modules of a cut network keep in line with its weights."""
+    _follow(dict(model.named_modules(remove_duplicate=False)), cuts, changes)
+
+
+def _follow(modules: Mapping[str, nn.Module], cuts: Cuts, changes: Sequence[AttributeChange]) -> None:
     for item in changes:
-        set_number(model.get_submodule(item.module), item.attribute, item.index, item.new)
+        set_number(modules[item.module], item.attribute, item.index, item.new)
     for name in _touched(cuts, changes):
-        _refresh(model.get_submodule(name))
+        _refresh(modules[name])
 
 
 def _touched(cuts: Cuts, changes: Sequence[AttributeChange]) -> set[str]:
@@ -138,6 +143,21 @@ def _refresh(module: nn.Module) -> None:
         module.num_channels = weight.numel()
     elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and isinstance(weight, Tensor):
         module.normalized_shape = tuple(weight.shape)
+    elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+        suffix = "_l0" if isinstance(module, nn.RNNBase) else ""
+        gates = (
+            4 if isinstance(module, (nn.LSTM, nn.LSTMCell)) else 3 if isinstance(module, (nn.GRU, nn.GRUCell)) else 1
+        )
+        rows, module.input_size = getattr(module, f"weight_ih{suffix}").shape
+        module.hidden_size = rows // gates
+        if getattr(module, "proj_size", 0):
+            module.proj_size = cast(Tensor, module.weight_hr_l0).shape[0]
+    elif isinstance(module, nn.MultiheadAttention):
+        query = module.in_proj_weight if module._qkv_same_embed_dim else module.q_proj_weight
+        module.embed_dim = module.kdim = module.vdim = query.shape[1]
+        if not module._qkv_same_embed_dim:
+            module.kdim, module.vdim = module.k_proj_weight.shape[1], module.v_proj_weight.shape[1]
+        module.head_dim = module.embed_dim // max(module.num_heads, 1)
     elif isinstance(module, nn.PReLU):
         module.num_parameters = module.weight.numel()
     elif isinstance(module, nn.Embedding):

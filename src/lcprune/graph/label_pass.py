@@ -22,14 +22,15 @@ from torch.utils.hooks import RemovableHandle
 from lcprune.batches import Inputs
 from lcprune.batches import call as call_network
 from lcprune.copies import named_tensors
-from lcprune.graph.labels import PLAIN, Labels, Taken, Use
+from lcprune.graph.labels import PLAIN, UNIFORM, Labels, Taken, Use
 from lcprune.graph.noise import same_random_numbers
 from lcprune.graph.outputs import Leaf, leaves
 from lcprune.graph.rules import STANDS_IN, Call, Rule, Step, find_rule
+from lcprune.graph.shapes import run_on_shapes
 from lcprune.graph.site import Site, current_site
 from lcprune.graph.values import Values, depends_on_values
 
-_LABELS = "_lcprune_labels"
+LABELS = "_lcprune_labels"
 
 
 class LabelPass(TorchDispatchMode):
@@ -47,11 +48,13 @@ class LabelPass(TorchDispatchMode):
         self.operations = 0
         self.call: Call | None = None
         self.stack: list[str] = []
-        self.unread = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.unread: dict[int, str] = {}
         self._written: dict[int, Tensor] = {}
         for name, tensor in named_tensors(model):
+            if isinstance(tensor, nn.Parameter):
+                self.unread[id(tensor)] = name
             if name in weights:
-                setattr(tensor, _LABELS, weights[name])
+                setattr(tensor, LABELS, weights[name])
 
     def __getstate__(self) -> dict[str, Any]:
         # The operator that ran last is of no use afterwards, and operators cannot be sent to other processes.
@@ -138,10 +141,13 @@ class LabelPass(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         self.operations += 1
-        rule = find_rule(func)
-        call = self.call = self.prepare(Call(func, args, kwargs or {}, self.labels_of))
+        known = self.recalled(func, args, kwargs or {})
+        call = self.call = known or self.prepare(Call(func, args, kwargs or {}, self.labels_of))
         for labels in call.labels:
             self.read(labels, call)
+        if known is not None:
+            return self.repeat(func, args, kwargs or {})
+        rule = find_rule(func)
         if self.unread:
             for tensor in call.tensors:
                 self.unread.pop(id(tensor), None)
@@ -159,6 +165,13 @@ class LabelPass(TorchDispatchMode):
             self.attach(out, Labels(uniform=even, weight=call.weight))
         self.after(call, out)
         return out
+
+    def recalled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """The operator when it ran before, on the same shapes and labels; None if it did not."""
+        return None
+
+    def repeat(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of the operator that was recalled."""
 
     def read(self, labels: Labels, call: Call | None = None) -> None:
         """Values are read: if they are places, or were taken from a place, channels must be where they were."""
@@ -190,7 +203,7 @@ class LabelPass(TorchDispatchMode):
         if tensor.device.type == "meta":
             return tensor
         moved = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        setattr(moved, _LABELS, self.labels_of(tensor))
+        setattr(moved, LABELS, self.labels_of(tensor))
         setattr(moved, STANDS_IN, True)
         return moved
 
@@ -198,20 +211,16 @@ class LabelPass(TorchDispatchMode):
         """Run the operator itself."""
         if self.values is not None and depends_on_values(call):
             return self.values.look(call, self.model.training, self.site())
-        if call.tensors and call.tensors[0].device.type == "meta":
-            shape_only = _shape_only(call)
-            if shape_only is not None:
-                return shape_only
-        return call.func(*call.args, **call.kwargs)
+        return run_on_shapes(call) if _on_shapes(call) else call.func(*call.args, **call.kwargs)
 
     def after(self, call: Call, out: Any) -> None:
         """The operator has run and its outputs have their labels."""
 
     def labels_of(self, tensor: Tensor) -> Labels:
         """The labels of a tensor; a constant of one element is uniform, any other unknown tensor is not."""
-        labels: Labels | None = getattr(tensor, _LABELS, None)
+        labels: Labels | None = getattr(tensor, LABELS, None)
         if labels is None:
-            return Labels(uniform=True) if tensor.numel() == 1 else PLAIN
+            return UNIFORM if tensor.numel() == 1 else PLAIN
         if labels.uniform and self._written and tensor.untyped_storage()._cdata in self._written:
             return PLAIN
         return labels
@@ -221,13 +230,13 @@ class LabelPass(TorchDispatchMode):
         if labels is None:
             return
         if isinstance(out, Tensor):
-            setattr(out, _LABELS, labels if isinstance(labels, Labels) else labels[0])
+            setattr(out, LABELS, labels if isinstance(labels, Labels) else labels[0])
             return
         tensors = [tensor for tensor in tree_iter(out) if isinstance(tensor, Tensor)]
         each = [labels] * len(tensors) if isinstance(labels, Labels) else labels
         for tensor, label in zip(tensors, each, strict=False):
             if all(layer.ndim == tensor.ndim for layer in label.layers):
-                setattr(tensor, _LABELS, label)
+                setattr(tensor, LABELS, label)
 
     def wrote(self, tensor: Tensor) -> None:
         """Something was written in place into `tensor`: memory that it shares is no longer uniform."""
@@ -260,30 +269,8 @@ class LabelPass(TorchDispatchMode):
         self.stack.pop()
 
 
-def _shape_only(call: Call) -> Any:
-    """The result on `meta` of operators that torch decomposes there into dozens of others; None for all else."""
-    x = call.tensors[0]
-    if call.name == "aten::grid_sampler_2d":
-        grid = call.tensors[1]
-        fits = x.ndim == grid.ndim == 4 and x.shape[0] == grid.shape[0] and grid.shape[3] == 2 and x.dtype == grid.dtype
-        return x.new_empty([*x.shape[:2], *grid.shape[1:3]]) if fits else None
-    if call.name in ("aten::upsample_bicubic2d", "aten::upsample_bilinear2d") and x.ndim == 4 and call.args[1]:
-        last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-        layout = torch.channels_last if last else torch.contiguous_format
-        return torch.empty([*x.shape[:2], *call.args[1]], dtype=x.dtype, device="meta", memory_format=layout)
-    if call.name == "aten::gelu":
-        return torch.empty_like(x)
-    if call.name == "aten::native_batch_norm" and call.args[5] is False and len(call.tensors) >= 3:
-        if all(tensor.shape == x.shape[1:2] for tensor in call.tensors[1:]):
-            return torch.empty_like(x), x.new_empty(0), x.new_empty(0)
-        return None
-    if call.name == "aten::native_layer_norm":
-        count = len(call.args[1])
-        fits = list(x.shape[x.ndim - count :]) == list(call.args[1])
-        if fits and all(tensor.shape == x.shape[x.ndim - count :] for tensor in call.tensors[1:]):
-            statistics = x.new_empty([*x.shape[: x.ndim - count], *[1] * count])
-            return torch.empty_like(x, memory_format=torch.contiguous_format), statistics, statistics.clone()
-    return None
+def _on_shapes(call: Call) -> bool:
+    return bool(call.tensors) and call.tensors[0].device.type == "meta"
 
 
 def _whole(tensor: Tensor) -> bool:

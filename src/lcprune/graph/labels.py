@@ -57,6 +57,7 @@ class Labels:
 
 
 PLAIN = Labels()
+UNIFORM = Labels(uniform=True)
 
 
 def varying(layer: Tensor) -> frozenset[int]:

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lcprune.batches import Inputs
+from lcprune.copies import named_tensors
 from lcprune.graph.discover import Atoms, Discover, WeightAxis, real, tied
-from lcprune.graph.label_pass import LabelPass
+from lcprune.graph.label_pass import LABELS, LabelPass
 from lcprune.graph.labels import Labels, Taken, Use
 from lcprune.graph.outputs import Leaf, tensors
-from lcprune.graph.rules import Step
+from lcprune.graph.recall import Recall, Result, again
+from lcprune.graph.rules import Call, Step, find_rule
 from lcprune.graph.site import Site
 from lcprune.graph.values import Values
 
@@ -102,6 +104,7 @@ class Replay(LabelPass):
         axes: the weight axes of the uncut network.
         order: per weight axis, the kept atoms in the order in which they now lie.
         pairs: which atoms met before.
+        recall: what operators gave in other replays.
         values: as for `LabelPass`.
     """
 
@@ -111,21 +114,24 @@ class Replay(LabelPass):
         axes: Sequence[WeightAxis],
         order: Mapping[tuple[str, int], Atoms],
         pairs: Pairs,
+        recall: Recall,
         values: Values | None = None,
     ) -> None:
         by_weight: dict[str, list[WeightAxis]] = {}
         for axis in axes:
             by_weight.setdefault(axis.weight, []).append(axis)
         weights = {}
-        for name, own in by_weight.items():
-            ndim = model.get_parameter(name).ndim if _is_parameter(model, name) else model.get_buffer(name).ndim
+        for name, tensor in named_tensors(model):
             layers = []
-            for axis in own:
+            for axis in by_weight.get(name, ()):
                 atoms = torch.from_numpy(order[axis.weight, axis.dim])
-                layers.append(atoms.reshape([-1 if d == axis.dim else 1 for d in range(ndim)]))
-            weights[name] = Labels(tuple(layers), weight=True)
+                layers.append(atoms.reshape([-1 if d == axis.dim else 1 for d in range(tensor.ndim)]))
+            if layers:
+                weights[name] = recall.one(Labels(tuple(layers), weight=True))
         super().__init__(model, weights, values)
-        self.pairs = pairs
+        self.pairs, self._recall = pairs, recall
+        self._key: Any = None  # of the operator that is running, unless it must not be remembered
+        self._known: Result | None = None
         self.wanted: Order = {}
         self._axis_of = _AxisFinder(axes)
         kept = np.zeros(pairs.count, dtype=bool)
@@ -134,6 +140,7 @@ class Replay(LabelPass):
         self._parts = [(part, part.atoms[kept[part.atoms]], part.whole[kept[part.whole]]) for part in pairs.parts]
         self._left = {(part.site, atoms.tobytes()) for part, atoms, _ in self._parts}
         self._taken: set[tuple[Site, bytes]] = set()
+        self._uses: set[tuple[int, Use]] = set()  # of what `recall` keeps alive
         self._steps = 0
         # Code that looks at values may loop more or less often over other data.
         self._on_shapes = all(tensor.device.type == "meta" for tensor in model.parameters())
@@ -154,6 +161,37 @@ class Replay(LabelPass):
                 self.stack.append(part.module)
                 raise Mismatch(_TAKEN, whole)
 
+    def recalled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        told = self.values is not None and func._schema.name == "aten::index"  # perhaps how many are wanted
+        self._key = None if told else self._recall.key(func, args, kwargs, self.labels_of, self.site)
+        self._known = None if self._key is None else self._recall.get(self._key)
+        return None if self._known is None else self._known.call
+
+    def repeat(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = self._known
+        assert known is not None
+        if known.step is not None:
+            self.step(known.step)
+        tensors = again(known, func, args, kwargs)
+        for tensor, labels in zip(tensors, known.labels, strict=True):
+            if labels is not None:
+                setattr(tensor, LABELS, labels)
+        return tensors[0] if known.single else tuple(tensors)
+
+    def after(self, call: Call, out: Any) -> None:
+        found: list[Labels | None] = []
+        for tensor in [out] if isinstance(out, Tensor) else out if isinstance(out, (list, tuple)) else ():
+            labels = getattr(tensor, LABELS, None)
+            if labels is not None and labels.places:
+                self._key = None
+            elif labels is not None:
+                labels = self._recall.one(labels)
+                setattr(tensor, LABELS, labels)
+            found.append(labels)
+        if self._key is not None and found:
+            step = find_rule(call.func).step(call) if call.labelled else None
+            self._recall.add(self._key, call, step, out, found)
+
     def step(self, step: Step) -> None:
         steps, place = self.pairs.steps, self._steps
         if not self._on_shapes or (place > 0 and steps[place - 1] == step):
@@ -163,6 +201,9 @@ class Replay(LabelPass):
         self._steps += 1
 
     def take(self, taken: Taken, use: Use) -> None:
+        if (id(taken), use) in self._uses:
+            return
+        self._uses.add((id(taken), use))
         atoms = real(taken.part)
         key = (taken.site, atoms.tobytes())
         before = self.pairs.uses.get(use)  # None: with a number that follows from the size
@@ -186,6 +227,7 @@ class Replay(LabelPass):
 
     def _follow(self, leader: Tensor, own: Tensor) -> None:
         """Put a weight's axis into the order in which its channels are delivered."""
+        self._key = None
         for dim in range(own.ndim):
             if own.shape[dim] == 1:
                 leader = leader.narrow(dim, 0, 1)
@@ -249,11 +291,6 @@ def involved(call: Any) -> Atoms:
     """The atoms under the tensors of the last operator."""
     layers = [_flat(layer) for labels in (call.labels if call else []) for layer in labels.layers]
     return np.unique(np.concatenate(layers)) if layers else np.empty(0, np.int64)
-
-
-def _is_parameter(model: nn.Module, name: str) -> bool:
-    owner = model.get_submodule(name.rpartition(".")[0])
-    return name.rpartition(".")[2] in owner._parameters
 
 
 def _flat(layer: Tensor) -> Atoms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -165,10 +166,11 @@ def _groups(
     prunable[[frozen for frozen in reasons if frozen < len(unit_class)]] = False
     chosen = np.flatnonzero(prunable[unit_class])
     order = chosen[np.lexsort((chosen, axis_of[chosen], unit_class[chosen]))]
-    bounds = np.flatnonzero(np.diff(unit_class[order])) + 1
+    bounds = [0, *(np.flatnonzero(np.diff(unit_class[order])) + 1).tolist(), len(order)] if len(order) else []
+    signatures = axis_of[order]
     by_signature: dict[bytes, list[Atoms]] = {}
-    for atoms in np.split(order, bounds) if len(order) else []:
-        by_signature.setdefault(axis_of[atoms].tobytes(), []).append(atoms)
+    for start, end in itertools.pairwise(bounds):
+        by_signature.setdefault(signatures[start:end].tobytes(), []).append(order[start:end])
 
     found = []
     for members in by_signature.values():

@@ -17,6 +17,7 @@ from lcprune.graph.arithmetic import Arithmetic, Attribute
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import Leaf, signature
+from lcprune.graph.recall import Recall
 from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved
 from lcprune.graph.resolve import Units
 from lcprune.graph.site import LIBRARIES
@@ -54,11 +55,15 @@ class TrialError(Exception):
         stack: the modules that were running, outermost first.
         atoms: the atoms that were involved.
         line: the line of the network's code that was running, if it is known.
+        sizes: an operator could not run, so lengths do not fit; otherwise it ran on channels that it must not see.
     """
 
-    def __init__(self, message: str, operations: int, stack: Sequence[str], atoms: Atoms, line: str = "") -> None:
+    def __init__(
+        self, message: str, operations: int, stack: Sequence[str], atoms: Atoms, line: str = "", sizes: bool = False
+    ) -> None:
         super().__init__(f"{message} at {line}" if line else message)
         self.operations, self.stack, self.atoms, self.line = operations, tuple(stack), atoms, line
+        self.sizes = sizes
 
 
 @dataclass(eq=False)
@@ -75,6 +80,7 @@ class Structure:
         units: atoms sorted into units; replaced while trials go on.
         ties: integers that follow a cut.
         natural: every weight keeps the order of its positions, whatever is cut.
+        recall: what operators gave, while trials go on.
     """
 
     skeleton: nn.Module
@@ -85,6 +91,7 @@ class Structure:
     units: Units
     ties: list[AttributeTie] = field(default_factory=list)
     natural: bool = True
+    recall: Recall | None = field(default=None, repr=False)
 
     @property
     def axes(self) -> list[WeightAxis]:
@@ -197,7 +204,9 @@ class Structure:
         changes = self.changes(keeps, ties)
         for _ in range(_PASSES):
             with cut_in_place(self.skeleton, self.cuts(order), changes):
-                run = Replay(self.skeleton, self.axes, order, self.pairs, self.discovered.values)
+                run = Replay(
+                    self.skeleton, self.axes, order, self.pairs, self.recall or Recall(), self.discovered.values
+                )
                 self._check(run)
             if not run.wanted:
                 return order
@@ -231,7 +240,9 @@ class Structure:
             raise TrialError(str(error), run.operations, run.stack, error.atoms, _line(error)) from error
         except Exception as error:
             message = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
-            raise TrialError(message, run.operations, run.stack, involved(run.call), _line(error)) from error
+            raise TrialError(
+                message, run.operations, run.stack, involved(run.call), _line(error), sizes=True
+            ) from error
         if any(signature(found) != self.outputs[training] for training, found in out.items()):
             raise TrialError("the output changes its shape", run.operations, [""], np.empty(0, np.int64))
 

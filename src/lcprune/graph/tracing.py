@@ -72,7 +72,7 @@ def _trace(inner: nn.Module, args: Inputs, ignore: Iterable[str | nn.Module]) ->
     patterns = _patterns(inner, ignore)
     ignored = _ignored(structure.discovered, patterns)
     structure.ties = list(_plain_ties(structure))
-    Trials(structure, ignored).run()
+    Trials(structure, [*ignored, *_projected(structure)]).run()
     structure.ties = [
         tie for tie in structure.ties if (structure.units.group_of[structure.units.position(tie.atoms)] >= 0).any()
     ]
@@ -192,6 +192,18 @@ def _ignored(discovered: Discover, patterns: Iterable[str]) -> list[tuple[Atoms,
                 frozen.append((np.arange(axis.start, axis.start + axis.length), "ignored on request"))
         if not hit:
             raise TraceError(f"ignore: no weight of this network is called {pattern!r} or lies under it")
+    return frozen
+
+
+def _projected(structure: Structure) -> list[tuple[Atoms, str]]:
+    """The states of LSTMs with a projection: torch takes one of the states' size for no projection."""
+    frozen = []
+    for axis in structure.axes:
+        owner, _, name = axis.weight.rpartition(".")
+        module = structure.skeleton.get_submodule(owner)
+        if isinstance(module, nn.LSTM) and module.proj_size and name.startswith("weight_ih") and axis.dim == 0:
+            atoms = np.arange(axis.start, axis.start + axis.length)
+            frozen.append((atoms, f"{owner}: states that are projected must stay more than what they are projected to"))
     return frozen
 
 

@@ -2,7 +2,8 @@
 
 A size may be a constant in `forward`, an attribute of a module, or computed from another size, and the graph of
 operators cannot tell. So every group is cut at random and the cut network is run. What fails is mended, in this
-order: an integer attribute is made to follow the cut; a grid is cut along another side; the channels are frozen.
+order: an integer attribute is made to follow the cut; two axes of one length are cut alike; a grid is cut along
+another side; the channels are frozen.
 In the end attributes that need not follow are released, and those that the code also computes with freeze their
 channels.
 """
@@ -18,11 +19,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lcprune.graph.discover import Atoms, Discover, Fact
+from lcprune.graph.equal_axes import equal_axes
+from lcprune.graph.recall import Recall
 from lcprune.graph.resolve import Units, resolve
 from lcprune.graph.structure import AttributeTie, Structure, TrialError
 
 _TRIALS = 400
 _CANDIDATES = 24
+_PAIRS = 6
 
 
 class Trials:
@@ -44,15 +48,18 @@ class Trials:
         self.hopeless: set[tuple[type[nn.Module] | None, str]] = set()
         self._keys = self._grid_keys()
         self.options = dict.fromkeys(self._keys, 0)
+        self.alike: list[tuple[Atoms, Atoms]] = []  # axes that are cut alike, position by position
         self._certain = set(map(_place, structure.ties))
         self._resolve()
 
     def run(self) -> None:
         """Try and mend until cuts succeed, with no more numbers that follow them than needed."""
+        self.structure.recall = Recall()
         self._confirm()
         self._release()
         while self._freeze_computed():
             self._confirm()
+        self.structure.recall = None
 
     def _confirm(self) -> None:
         """Try and mend until all kinds of cuts succeed, one after another."""
@@ -117,7 +124,7 @@ class Trials:
         # What could not be mended in one module is not tried again in every other module of its kind.
         where = (type(self.modules[failure.stack[-1]]) if failure.stack else None, failure.line)
         if where not in self.hopeless:
-            if self._follow_attribute(failure) or self._other_side(failure):
+            if self._follow_attribute(failure) or self._cut_alike(failure) or self._other_side(failure):
                 return
             self.hopeless.add(where)
         self._freeze(failure)
@@ -214,6 +221,24 @@ class Trials:
             self._resolve()
         return False
 
+    def _cut_alike(self, failure: TrialError) -> bool:
+        """Cut two axes alike: code takes one's length for the other's, as attention does with tokens and heads."""
+        before, involved = self.alike, self._classes(failure.atoms)
+        for owner in list(dict.fromkeys(reversed(failure.stack)))[:2] if failure.sizes else []:
+            kind = type(self.modules[owner])
+            others = [name for name, module in self.modules.items() if type(module) is kind and name != owner]
+            units, facts = self.structure.units, self.discovered.facts
+            likes = [equal_axes(name, facts, units) for name in others]
+            own = sorted(equal_axes(owner, facts, units).items(), key=lambda item: not involved & item[1][2])
+            for place, pair in own[:_PAIRS]:
+                self.alike = [*before, pair[:2], *(like[place][:2] for like in likes if place in like)]
+                self._resolve()
+                if all(self._further(failure, self._try(self.choose(None), self.structure.ties)) for _ in range(2)):
+                    return True
+                self.alike = before
+                self._resolve()
+        return False
+
     def _freeze(self, failure: TrialError) -> None:
         """Freeze the groups that fail alone; if none does, all that are involved."""
         units = self.structure.units
@@ -290,12 +315,12 @@ class Trials:
 
     def _with_grids(self) -> Units:
         """Tie grids that are not rectangular yet; ties of one can settle another, so in the order of the run."""
-        units = resolve(self.discovered, (), self.frozen)
-        edges: list[tuple[Atoms, Atoms]] = []
+        units = resolve(self.discovered, self.alike, self.frozen)
+        edges: list[tuple[Atoms, Atoms]] = list(self.alike)
         for position, grid in enumerate(self.discovered.grids):
             if not _rectangular(units, grid.atoms, grid.sides):
                 edges.append(grid.edges(min(self.options[self._keys[position]], grid.options - 1)))
-        return resolve(self.discovered, edges, self.frozen) if edges else units
+        return resolve(self.discovered, edges, self.frozen) if len(edges) > len(self.alike) else units
 
 
 def _place(tie: AttributeTie) -> tuple[str, str, int | None]:

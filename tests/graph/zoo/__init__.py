@@ -1,11 +1,12 @@
 """Small networks, one idiom each, with what a trace of them must find."""
 
-from zoo import attributes, broadcasts, composed, interfaces, layers, mixing, moves, norms, refused
+from zoo import along, attributes, broadcasts, composed, interfaces, layers, mixing, moves, norms, refused, sequences
 from zoo.entry import ZOO, Entry, randomise, seeded
 
 __all__ = [
     "ZOO",
     "Entry",
+    "along",
     "attributes",
     "broadcasts",
     "composed",
@@ -17,4 +18,5 @@ __all__ = [
     "randomise",
     "refused",
     "seeded",
+    "sequences",
 ]

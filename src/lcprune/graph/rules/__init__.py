@@ -4,6 +4,7 @@ A rule that is missing is never guessed: the channels that an undescribed operat
 """
 
 from lcprune.graph.rules import (
+    along,
     contraction,
     creation,
     elementwise,
@@ -20,6 +21,7 @@ __all__ = [
     "Call",
     "Rule",
     "Step",
+    "along",
     "contraction",
     "creation",
     "elementwise",

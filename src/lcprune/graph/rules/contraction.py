@@ -174,14 +174,22 @@ def _depthwise(
     return met.reshape(groups, 1).expand(groups, weight.shape[1]).reshape(-1)
 
 
-@rule("addmm", "baddbmm", "addbmm", "mm", "bmm", "matmul", "dot", "mv", contracts=True, always=True)
+@rule("addmm", "baddbmm", "addbmm", "mm", "bmm", "matmul", "dot", "mv", "vdot", contracts=True, always=True)
 def matmul(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Sum over one axis of two tensors; linear layers and attention alike."""
     name = call.name.removeprefix("aten::")
     if name not in ("addmm", "baddbmm", "mm", "bmm"):
+        reason = f"operator {call.name} is not described"
+        if (
+            call.weight
+        ):  # spectral norm: what is left of the singular vectors says nothing of what is left of the weight
+            reason = (
+                "is part of a number that the whole weight gives (spectral norm); fold it into the weight first: "
+                "torch.nn.utils.parametrize.remove_parametrizations or torch.nn.utils.remove_spectral_norm"
+            )
         for labels in call.labels:
             for layer in labels.layers:
-                run.freeze(layer, f"operator {call.name} is not described")
+                run.freeze(layer, reason)
         return Labels(weight=call.weight)
     added = call.tensors[0] if name in ("addmm", "baddbmm") else None
     (a, b), (labels_a, labels_b) = call.tensors[-2:], call.labels[-2:]

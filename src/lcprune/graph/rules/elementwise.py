@@ -19,6 +19,7 @@ _UNTAGGED = (
     "copy", "hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "log_sigmoid_forward", "mish", "relu6", "rrelu",
     "rrelu_with_noise", "softplus", "softshrink", "hardshrink", "threshold", "_prelu_kernel", "prelu", "where", "fill",
     "masked_fill", "zero", "addcmul", "addcdiv", "lerp", "clamp", "nan_to_num", "fake_quantize_per_tensor_affine",
+    "complex", "polar",
 )  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def elementwise(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Operands broadcast; layers along the same dimensions meet."""
     result = out if isinstance(out, Tensor) else call.tensors[0]
     if call.inplace:
-        _check_destination(run, call)
+        check_destination(run, call)
     labels = combine(run, [tensor.shape for tensor in call.tensors], call.labels, result.ndim)
     return labels if isinstance(out, Tensor) else [labels] * len(list(out))
 
@@ -85,7 +86,7 @@ def _unlabelled(shape: Sequence[int], label: Labels, layer: Tensor, ndim: int) -
     return not any(varying(pad_rank(own, ndim)) & dims for own in label.layers)
 
 
-def _check_destination(run: LabelPass, call: Call) -> None:
+def check_destination(run: LabelPass, call: Call) -> None:
     """Writing labelled data in place into memory that has no labels: they cannot be followed from there."""
     target, own = call.tensors[0], call.labels[0]
     if call.name == "aten::copy_" or len(call.tensors) > 1:

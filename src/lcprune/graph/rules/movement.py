@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_iter
 
 from lcprune.graph.labels import Labels, Taken, pad_rank, reshape_layer, squeeze_constant, squeeze_strides, varying
 from lcprune.graph.rules.elementwise import combine
-from lcprune.graph.rules.table import Call, Outcome, rule
+from lcprune.graph.rules.table import Call, Outcome, plain_arguments, rule
 
 if TYPE_CHECKING:
     from lcprune.graph.label_pass import LabelPass
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @rule(
     *("alias", "clone", "contiguous", "detach", "lift_fresh", "lift_fresh_copy", "_to_copy", "to"),
-    *("dropout", "native_dropout", "resolve_conj", "view_as_real", "positive", "_conj"),
+    *("dropout", "native_dropout", "resolve_conj", "resolve_neg", "positive", "_conj", "_neg_view"),
 )
 def identity(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Nothing moves."""
@@ -29,27 +29,31 @@ def identity(run: LabelPass, call: Call, out: Any) -> Outcome:
 
 # View operators that take some positions of an axis, and where their `dim` stands.
 _TAKING = {
-    "chunk": 2,
-    "narrow": 1,
-    "select": 1,
-    "slice": 1,
-    "split": 2,
-    "split_with_sizes": 2,
-    "tensor_split": 2,
-    "unbind": 1,
+    **dict.fromkeys(("narrow", "select", "slice", "unbind"), 1),
+    **dict.fromkeys(("chunk", "split", "split_with_sizes", "tensor_split"), 2),
+    **dict.fromkeys(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"), 2),
 }
+
+
+def takes(name: str) -> bool:
+    """Whether the operator takes some positions of an axis."""
+    return name.removeprefix("aten::") in _TAKING
 
 
 @rule(
     *("diagonal", "movedim", "narrow", "permute", "select", "slice", "squeeze", "t", "transpose"),
     *("unfold", "unsqueeze", "unbind", "split", "split_with_sizes", "chunk", "tensor_split"),
+    *("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"),
 )
 def view_op(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Run on a label tensor spread out with stride 0: no copy is made, and constant dimensions are seen at once."""
     count = len([tensor for tensor in tree_iter(out) if isinstance(tensor, Tensor)])
     layers: list[list[Tensor]] = [[] for _ in range(count)]
+    shape = call.input.shape
+    if call.name in ("aten::t_", "aten::transpose_"):  # already done to the input; done twice, it is undone
+        shape = call.func(torch.empty(shape, device="meta"), *call.args[1:]).shape
     for layer in call.labels[0].layers:
-        spread = layer.expand(call.input.shape)
+        spread = layer.expand(shape)
         moved = call.func(spread, *call.args[1:], **call.kwargs)
         parts = [moved] if isinstance(moved, Tensor) else list(moved)
         for own, part in zip(layers, parts, strict=True):
@@ -90,7 +94,7 @@ def _copied(call: Call, out: Any) -> frozenset[int]:
 def _report_parts(run: LabelPass, call: Call, layer: Tensor, parts: list[Tensor]) -> None:
     """Equal parts of a labelled axis: units at the same offset go together, unless a trial says otherwise."""
     name = call.name.removeprefix("aten::")
-    if name in ("split", "split_with_sizes", "chunk", "tensor_split") and len(parts) > 1:
+    if _TAKING.get(name) == 2 and len(parts) > 1:
         dim = call.arg(2, "dim", 0) % call.input.ndim
         if layer.shape[dim] > 1 and len({part.shape[dim] for part in parts}) == 1:
             run.split(torch.stack([squeeze_strides(part) for part in parts]), sides=1)
@@ -128,6 +132,21 @@ def view(run: LabelPass, call: Call, out: Any) -> Outcome:
                 sides = [moved.shape[dim] for dim in grid]
                 run.split(moved.permute(*grid, *rest).reshape([*sides, -1]), sides=len(sides))
         layers.append(moved)
+    return call.labels[0].moved(layers)
+
+
+@rule("view_as_complex", "view_as_real")
+def complex_parts(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """The last dimension of a real tensor holds the real and the imaginary part."""
+    if call.name == "aten::view_as_real":
+        return call.labels[0].moved([layer.unsqueeze(-1) for layer in call.labels[0].layers])
+    layers = []
+    for layer in call.labels[0].layers:
+        if layer.shape[-1] > 1:
+            run.freeze(layer, "is a real or an imaginary part")
+            layer = layer.narrow(-1, 0, 1)
+        if varying(layer):
+            layers.append(layer.squeeze(-1))
     return call.labels[0].moved(layers)
 
 
@@ -200,6 +219,19 @@ def _report_shuffle(run: LabelPass, call: Call, layer: Tensor) -> None:
 def _centre_of_patches(moved: Tensor, call: Call) -> Tensor:
     """Per patch position, the atom that is there somewhere in space (padding aside)."""
     return moved.amax(dim=-1, keepdim=True).long() - 1
+
+
+@rule("col2im", uneven=True, fixed=plain_arguments)
+def fold(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """Patches are summed up: a channel's places in the patch go together."""
+    layers = []
+    for layer in call.labels[0].layers:
+        if varying(layer) != {layer.ndim - 2}:
+            run.freeze(layer, "lies along the patches that are folded")
+            continue
+        channels = run.tie(layer.reshape(out.shape[-3], -1), [1])
+        layers.append(channels.reshape([1] * (out.ndim - 3) + [-1, 1, 1]))
+    return call.labels[0].moved(layers)
 
 
 @rule("tril", "triu", uneven=True)
@@ -306,7 +338,7 @@ def constant_pad(run: LabelPass, call: Call, out: Any) -> Outcome:
     return Labels(tuple(layers), weight=call.labels[0].weight)
 
 
-@rule("index_select", "gather", "embedding", "take", "take_along_dim")
+@rule("index_select", "embedding", "take")
 def index(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Positions chosen by numbers kept elsewhere: a labelled axis that is indexed cannot be cut."""
     layers = []

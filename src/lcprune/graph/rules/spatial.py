@@ -14,7 +14,7 @@ _SPATIAL = {
     1: "adaptive_avg_pool1d adaptive_max_pool1d avg_pool1d max_pool1d max_pool1d_with_indices reflection_pad1d "
     "replication_pad1d upsample_linear1d upsample_nearest1d _upsample_nearest_exact1d",
     2: "_adaptive_avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d avg_pool2d fractional_max_pool2d max_pool2d "
-    "max_pool2d_with_indices max_unpool2d reflection_pad2d replication_pad2d upsample_bicubic2d "
+    "max_pool2d_with_indices reflection_pad2d replication_pad2d upsample_bicubic2d "
     "upsample_bilinear2d upsample_nearest2d _upsample_bicubic2d_aa _upsample_bilinear2d_aa "
     "_upsample_nearest_exact2d grid_sampler_2d mkldnn_max_pool2d",
     3: "_adaptive_avg_pool3d adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d fractional_max_pool3d max_pool3d "
