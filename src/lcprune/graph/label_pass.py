@@ -41,6 +41,7 @@ class LabelPass(TorchDispatchMode):
         super().__init__()
         self.model = model
         self.operations = 0
+        self.convolved: list[str] = []  # modules that ran convolutions, in order, once for a loop
         self.call: Call | None = None
         self.stack: list[str] = []
         self.unread = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -139,6 +140,8 @@ class LabelPass(TorchDispatchMode):
         if self.unread:
             for tensor in call.tensors:
                 self.unread.pop(id(tensor), None)
+        if call.name == "aten::convolution" and self.convolved[-1:] != [self.module]:
+            self.convolved.append(self.module)
         if call.labelled:
             step = rule.step(call)
             if step is not None:
