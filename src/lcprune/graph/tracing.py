@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch.utils._pytree import tree_iter
 
 from lcprune import bf16
 from lcprune.copies import unwrap
-from lcprune.cost import Cost, Term
+from lcprune.cost import Axis, Cost, Term
 from lcprune.errors import TraceError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.discover import Atoms, Discover
@@ -178,32 +180,28 @@ def _cost(structure: Structure, args: tuple[Any, ...]) -> Cost:
     for contraction in structure.discovered.contractions:
         if not contraction.counted:
             continue
-        fixed, axes = 1, {}
+        fixed: float = 1
+        axes: dict[int, tuple[Axis, ...]] = {}
         for dim, length in enumerate(contraction.shape):
-            if dim in contraction.axes:
-                axes[dim] = units.axis(contraction.axes[dim])
-            else:
-                fixed *= length
+            axes[dim] = tuple(units.axis(atoms) for atoms in contraction.axes.get(dim, []))
+            fixed *= length / length ** len(axes[dim])  # several layers: a flattened grid, of which each is one side
         positions, written = contraction.positions, contraction.written
         # Among the positions, only channels that can go make a difference.
         moving = [atoms for atoms in contraction.passing if (units.group_of[units.position(atoms)] >= 0).any()]
         for atoms in moving:
             positions, written = positions // len(atoms), written // len(atoms)
         passing = tuple(units.axis(atoms) for atoms in moving)
-        macs.append(Term(positions * fixed / batch, (*axes.values(), *passing)))
-        rows = axes.get(contraction.rows)
-        size = 1 if rows is not None else contraction.shape[contraction.rows]
-        activations.append(Term(written * size / batch, (*(() if rows is None else (rows,)), *passing)))
+        macs.append(Term(positions * fixed / batch, (*itertools.chain(*axes.values()), *passing)))
+        rows, length = axes[contraction.rows], contraction.shape[contraction.rows]
+        activations.append(Term(written * length / length ** len(rows) / batch, (*rows, *passing)))
     by_weight: dict[str, dict[int, Any]] = {}
     for axis in structure.axes:
         by_weight.setdefault(axis.weight, {})[axis.dim] = units.axis(np.arange(axis.start, axis.start + axis.length))
     params = []
     for name, tensor in structure.skeleton.named_parameters():
-        axes = by_weight.get(name, {})
-        fixed = 1
-        for dim, length in enumerate(tensor.shape):
-            fixed *= 1 if dim in axes else length
-        params.append(Term(fixed, tuple(axes.values())))
+        own = by_weight.get(name, {})
+        rest = math.prod(length for dim, length in enumerate(tensor.shape) if dim not in own)
+        params.append(Term(rest, tuple(own.values())))
     return Cost(
         [group.name for group in units.groups],
         [group.size for group in units.groups],
