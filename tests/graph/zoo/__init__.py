@@ -1,6 +1,6 @@
 """Small networks, one idiom each, with what a trace of them must find."""
 
-from zoo import attributes, broadcasts, composed, interfaces, layers, mixing, moves, norms, refused
+from zoo import attributes, broadcasts, composed, found, interfaces, layers, mixing, moves, norms, refused
 from zoo.entry import ZOO, Entry, randomise, seeded
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "attributes",
     "broadcasts",
     "composed",
+    "found",
     "interfaces",
     "layers",
     "mixing",
