@@ -183,7 +183,8 @@ def _products(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[tuple[list[T
 def _counted(model: nn.Module, inputs: tuple[Tensor, ...], whole: nn.Module | None) -> list[tuple[int, int]]:
     """Multiply-adds and written elements of convolutions and of products with a weight.
 
-    A weight is what is the same for other inputs: in the whole network, since one channel alone may be constant.
+    A weight is what is the same for other inputs: in the whole network, since one channel alone may be constant; and
+    other than one, the softmax of a single channel.
     """
     generator = torch.Generator().manual_seed(0)
     other = tuple(
@@ -191,7 +192,7 @@ def _counted(model: nn.Module, inputs: tuple[Tensor, ...], whole: nn.Module | No
     )
     runs = [_products(whole or model, args) for args in (inputs, other)]
     weighted = [
-        len(operands) == 1 or any(torch.equal(*pair) for pair in zip(operands, others, strict=True))
+        len(operands) == 1 or any(torch.equal(a, b) and (a != 1).any() for a, b in zip(operands, others, strict=True))
         for (operands, _, _), (others, _, _) in zip(*runs, strict=True)
     ]
     found = _products(model, inputs)
