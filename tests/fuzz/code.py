@@ -131,6 +131,30 @@ def temporal_shift(d: Draft, x: str) -> str:
 
 
 @idiom()
+def map_from_vector(d: Draft, x: str) -> str:
+    """A decoder: all becomes a vector, and a linear layer makes a map of it."""
+    flat, out, n = d.values[x][0].numel(), width(d), d.space(x)
+    sizes = [2] * n
+    inner = d.call(f"nn.Linear({flat}, {out})", f"{x}.flatten(1)")
+    made = d.call(f"nn.Linear({out}, {out * 2**n})", act(d, d.let(inner)))
+    return d.pick(f"{made}.view(-1, {out}, *{sizes})", f"{made}.unflatten(1, (-1, *{sizes}))")
+
+
+@idiom()
+def tokens(d: Draft, x: str) -> str:
+    """Learned tokens join those of the map, or look at them."""
+    c = d.shape(x)[1]
+    own = d.add(f"torch.randn(1, 2, {c})", "nn.Parameter")
+    seen = d.let(f"{x}.flatten(2).transpose(1, 2)")
+    return d.pick(
+        f"torch.cat([{own}.expand({x}.shape[0], -1, -1), {seen}], 1).transpose(1, 2)",
+        f"(torch.softmax({own} @ {seen}.transpose(1, 2), -1) @ {seen}).transpose(1, 2)",
+        f"{x} + ({seen} * {own}.sum(1, keepdim=True)).sum(2).softmax(1).view({x}.shape[0], 1, *{x}.shape[2:])",
+        f"{d.call(f'nn.LayerNorm({c})', seen)}.transpose(1, 2).reshape({x}.shape)",
+    )
+
+
+@idiom()
 def unread(d: Draft, x: str) -> str:
     """A branch whose result nobody takes."""
     d.let(act(d, f"{pointwise(d, d.shape(x)[1], width(d), d.space(x))}({x})"))

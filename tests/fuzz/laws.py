@@ -179,10 +179,10 @@ class _Check:
 
     def _cost(self, graph: Any, plan: Any, model: nn.Module, small: nn.Module, inputs: Sequence[Tensor]) -> None:
         for said, network in ((graph, model), (plan, small)):
-            true = counted_macs(network, inputs, model), counted_params(network)
+            true = counted_macs(network, inputs), counted_params(network)
             assert (said.macs, said.params) == true, f"{said.macs, said.params} said, {true} counted"
         counts = [len(self.kept[group.name]) for group in graph.groups]
-        said, true = graph.cost.activations(counts), counted_activations(small, inputs, model)
+        said, true = graph.cost.activations(counts), counted_activations(small, inputs)
         assert said == true, f"{said} activations said, {true} counted"
 
     def _oracle(self, graph: Any, model: nn.Module, inputs: Sequence[Tensor]) -> None:

@@ -154,11 +154,11 @@ def _with_stains(model: nn.Module, graph: Any, kept: Kept) -> nn.Module:
 
 
 class _Counter(TorchDispatchMode):
-    """Writes down the operands, multiply-adds and written elements of every convolution and matrix product."""
+    """Multiply-adds and written elements of convolutions, and of products with what does not come from the input."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[tuple[list[Tensor], int, int]] = []
+        self.macs = self.written = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -166,53 +166,32 @@ class _Counter(TorchDispatchMode):
         if name == "convolution":
             x, weight, transposed = args[0], args[1], args[6]
             positions = x if transposed else out
-            macs = positions.numel() // positions.shape[1] * weight.numel()
-            self.seen.append(([weight.clone()], macs, out.numel()))
-        elif name in ("mm", "addmm", "bmm", "baddbmm"):
-            a, b = args[-2:]
-            self.seen.append(([a.clone(), b.clone()], out.numel() * a.shape[-1], out.numel()))
+            self.macs += positions.numel() // positions.shape[1] * weight.numel()
+            self.written += out.numel()
+        elif name in ("mm", "addmm", "bmm", "baddbmm") and not all(operand.requires_grad for operand in args[-2:]):
+            self.macs += out.numel() * args[-1].shape[-2]
+            self.written += out.numel()
         return out
 
 
-def _products(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[tuple[list[Tensor], int, int]]:
-    with torch.no_grad(), _Counter() as counter:
-        model(*copy.deepcopy(inputs))
-    return counter.seen
+def _counted(model: nn.Module, inputs: tuple[Tensor, ...]) -> _Counter:
+    """Run with gradients of the inputs alone, which tells what comes from them."""
+    leaves = (x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs)
+    with torch.enable_grad():
+        args = [x * 1 if x.requires_grad else x for x in leaves]
+        with _Counter() as counter:
+            copy.deepcopy(model).requires_grad_(False)(*args)
+    return counter
 
 
-def _counted(model: nn.Module, inputs: tuple[Tensor, ...], whole: nn.Module | None) -> list[tuple[int, int]]:
-    """Multiply-adds and written elements of convolutions and of products with a weight.
-
-    A weight is what is the same for other inputs: in the whole network, since one channel alone may be constant; and
-    other than one, the softmax of a single channel.
-    """
-    generator = torch.Generator().manual_seed(0)
-    other = tuple(
-        torch.randn(x.shape, dtype=x.dtype, generator=generator) if x.is_floating_point() else x for x in inputs
-    )
-    runs = [_products(whole or model, args) for args in (inputs, other)]
-    weighted = [
-        len(operands) == 1 or any(torch.equal(a, b) and (a != 1).any() for a, b in zip(operands, others, strict=True))
-        for (operands, _, _), (others, _, _) in zip(*runs, strict=True)
-    ]
-    found = _products(model, inputs)
-    return [(macs, written) for (_, macs, written), counts in zip(found, weighted, strict=True) if counts]
+def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
+    """Multiply-adds of one sample in convolutions and in products with weights."""
+    return _counted(model, inputs).macs / len(inputs[0])
 
 
-def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...], whole: nn.Module | None = None) -> float:
-    """Multiply-adds of one sample in convolutions and in products with weights.
-
-    Args:
-        model: the network, in evaluation mode.
-        inputs: its inputs.
-        whole: the network that it was cut from; itself if None.
-    """
-    return sum(macs for macs, _ in _counted(model, inputs, whole)) / len(inputs[0])
-
-
-def counted_activations(model: nn.Module, inputs: tuple[Tensor, ...], whole: nn.Module | None = None) -> float:
-    """Elements that these write for one sample; arguments as of `counted_macs`."""
-    return sum(written for _, written in _counted(model, inputs, whole)) / len(inputs[0])
+def counted_activations(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
+    """Elements that these write for one sample."""
+    return _counted(model, inputs).written / len(inputs[0])
 
 
 def counted_params(model: nn.Module) -> int:

@@ -178,6 +178,8 @@ class LabelPass(TorchDispatchMode):
         places = {tensor.device.type for tensor in call.tensors}
         if "meta" not in places or len(places) == 1:
             return call
+        if call.inplace and call.tensors[0].device.type != "meta":
+            self.wrote(call.tensors[0])  # the network goes on with this one, not with what stands in for it here
         args, kwargs = tree_map_only(Tensor, self._to_meta, (call.args, call.kwargs))
         return Call(call.func, args, kwargs, self.labels_of)
 

@@ -75,3 +75,18 @@ class SoftmaxOverChannelsOfHeads(nn.Module):
         q, k, v = self.qkv(x.flatten(2).transpose(1, 2)).unflatten(2, (3, 2, -1)).transpose(1, 3).unbind(2)
         out = q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)
         return self.head(out.transpose(1, 2).flatten(2))
+
+
+@enter(prunable=("query",), frozen=("conv", "head"), units={"query": 5})
+class WrittenIntoFreshMemory(nn.Module):
+    """Zeros that the code makes and fills are not zeros any more, nor a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.query = nn.Conv2d(3, 4, 3), nn.Conv1d(4, 5, 1)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.zeros(x.shape[0], 4, 36, dtype=x.dtype)
+        y[:, :2] = self.conv(x).flatten(2)[:, 2:]
+        return self.head(F.relu(self.query(y)).mean(2)), y @ y.transpose(1, 2)
