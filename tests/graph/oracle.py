@@ -1,15 +1,17 @@
 """What a pruned network should compute, found by brute force and without the library's own propagation.
 
-Which inputs of a layer carry a removed channel is found by *staining*: the network runs with every
-convolution's and linear layer's output held at its clean value, except that removed channels are NaN, which
-no activation, pool or product with zero can hide; whatever is NaN at a layer's input came from a removed
-channel by moving, adding, gating or normalising alone. The reference is then the original network with the
-stained inputs of every layer set to zero. Only two things are taken from the trace: which rows of which weight
-a unit owns, and the marks in `mixing`, where removal and silencing differ by design.
+What carries a removed channel is found by *staining*: the removed rows of weights become NaN, which no activation,
+pool or product with zero can hide, and the network runs with the result of every convolution and matrix product held
+at its clean value where it is not NaN itself. What is NaN where such a product sums it up came from a removed channel
+by moving, adding, gating or normalising alone. The reference is then the original network with all of this set to
+zero. Only two things are taken from the trace: which rows of which weight a unit owns, and the marks in `mixing`,
+where removal and silencing differ by design.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 Kept = Mapping[str, Sequence[int]]
-WeightKey = tuple[int, tuple[int, ...], tuple[int, ...]]
+Compute = Callable[[Tensor, Tensor], Tensor]
+Sums = tuple[list[int], list[int]]  # the dimensions of two operands over which a product runs
+Visit = Callable[[int, Tensor, Tensor, Sums, Compute], Tensor]
 
 _CONVOLUTIONS = {
     torch.conv1d,
@@ -31,53 +35,76 @@ _CONVOLUTIONS = {
     torch.conv_transpose2d,
     torch.conv_transpose3d,
 }
-_COUNTED = {"convolution", "mm", "addmm"}
-_LAYERS = _CONVOLUTIONS | {torch.nn.functional.linear}
+_MATMULS = {torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm, Tensor.mm}
+_LINEAR = torch.nn.functional.linear
 
 
-class _Layers(TorchFunctionMode):
-    """Calls `visit(index, weight, input, compute)` for every convolution and linear call of a pass."""
+class _Products(TorchFunctionMode):
+    """Calls `visit` for every convolution and matrix product of a pass, in order."""
 
-    def __init__(self, visit: Callable[[int, Tensor, Tensor, Callable[[Tensor], Tensor]], Tensor]) -> None:
+    def __init__(self, visit: Visit) -> None:
         super().__init__()
         self.visit = visit
         self.index = -1
-        self.seen: set[WeightKey] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func not in _LAYERS:
-            return func(*args, **kwargs)
-        names = ["input", "weight", "bias"]
-        if func in _CONVOLUTIONS:
-            rest = ["stride", "padding", "dilation", "groups"]
-            if "transpose" in func.__name__:
-                rest = ["stride", "padding", "output_padding", "groups", "dilation"]
-            names += rest
+        if func in _CONVOLUTIONS or func is _LINEAR:
+            return self._layer(func, args, kwargs)
+        if func in _MATMULS:
+            ranks = [operand.ndim for operand in args]
+            return self._product([ranks[0] - 1], [max(ranks[1] - 2, 0)], func, *args)
+        if func is torch.functional.einsum and len(args) == 3:
+            return self._einsum(*args)
+        if func is torch.functional.tensordot:
+            left, right = kwargs["dims"]
+            return self._product(left, right, lambda a, b: func(a, b, dims=(left, right)), *args)
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return self._attention(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _product(self, left: list[int], right: list[int], compute: Compute, a: Tensor, b: Tensor) -> Tensor:
+        if not left:  # element by element
+            return compute(a, b)
+        self.index += 1
+        return self.visit(self.index, a, b, (left, right), compute)
+
+    def _layer(self, func: Any, args: Any, kwargs: Any) -> Tensor:
+        names = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
+        transposed = "transpose" in func.__name__
+        if transposed:
+            names[5:] = ["output_padding", "groups", "dilation"]
         bound = {**dict(zip(names, args, strict=False)), **kwargs}
         x, weight = bound.pop("input"), bound.pop("weight")
 
-        def compute(value: Tensor) -> Tensor:
-            return func(value, weight, **bound)
+        def compute(a: Tensor, b: Tensor) -> Tensor:
+            return func(a, b, **bound)
 
-        self.seen.add(_key(weight))
-        transparent = func in _CONVOLUTIONS and bound.get("groups", 1) == x.shape[1] and x.shape[1] > 1
-        if transparent:  # depthwise: each output channel is its input channel, moved through space
-            return compute(x)
-        self.index += 1
-        return self.visit(self.index, weight, x, compute)
+        if func is _LINEAR:
+            return self._product([x.ndim - 1], [1], compute, x, weight)
+        groups = bound.get("groups", 1)
+        if groups == x.shape[1] and groups > 1:  # depthwise: an output channel is its input channel, moved in space
+            return compute(x, weight)
+        kernel = range(2, weight.ndim)
+        return self._product(list(range(1, x.ndim)), [0 if transposed else 1, *kernel], compute, x, weight)
+
+    def _einsum(self, equation: str, a: Tensor, b: Tensor) -> Tensor:
+        sides, out = equation.replace(" ", "").replace("...", "").split("->")
+        summed = []
+        for letters, operand in zip(sides.split(","), (a, b), strict=True):
+            # An ellipsis stands behind the letters or before them, and stays.
+            shift = operand.ndim - len(letters) if equation.replace(" ", "").startswith("...") else 0
+            summed.append([place + shift for place, letter in enumerate(letters) if letter not in out])
+        return self._product(*summed, lambda left, right: torch.einsum(equation, left, right), a, b)
+
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
+        scale = kwargs.get("scale") or 1 / math.sqrt(query.shape[-1])
+        inner, last = query.ndim - 2, query.ndim - 1
+        scores = self._product([last], [inner], torch.matmul, query, key.transpose(-1, -2)) * scale
+        return self._product([last], [inner], torch.matmul, scores.softmax(-1), value)
 
 
-def _key(weight: Tensor) -> WeightKey:
-    # A transposed view of a tied weight has the same address, but it is not the same use.
-    return weight.data_ptr(), tuple(weight.shape), tuple(weight.stride())
-
-
-def _channel_dim(weight: Tensor) -> int:
-    return -1 if weight.ndim == 2 else 1
-
-
-def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, kept: Kept) -> list[Tensor] | None:
+def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, kept: Kept) -> list[Tensor]:
     """Outputs of `model` with the removed units silenced wherever a layer reads them.
 
     Args:
@@ -85,90 +112,86 @@ def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, k
         inputs: its inputs.
         graph: its channel graph; only the "out" members of the groups are read.
         kept: group name -> kept units; missing groups are whole.
-
-    Returns:
-        None where a removed row belongs to a weight from which `forward` computes another one first.
     """
-    removed = removed_rows(model, graph, kept)
-    clean: list[Tensor] = []
-    stained: list[Tensor] = []
+    clean: list[tuple[Tensor, Tensor, Tensor]] = []
+    stained: list[tuple[Tensor, Tensor]] = []
 
-    def record(index: int, weight: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        stained.append(torch.zeros(x.shape[_channel_dim(weight)], dtype=torch.bool))
-        clean.append(compute(x))
-        return clean[-1]
+    def record(index: int, a: Tensor, b: Tensor, sums: Sums, compute: Compute) -> Tensor:
+        clean.append((a.clone(), b.clone(), compute(a, b).clone()))  # the network may write into them
+        return clean[-1][2].clone()
 
-    with torch.no_grad(), _Layers(record) as layers:
-        model(*inputs)
-    if not layers.seen.issuperset(key for key, rows in removed.items() if rows.any()):
-        return None
+    def stain(index: int, a: Tensor, b: Tensor, sums: Sums, compute: Compute) -> Tensor:
+        left, right, out = clean[index]
+        # NaN along all that is summed belongs to something that passes: an output row, a token, an image.
+        whole = [operand.isnan().all(tuple(dims), keepdim=True) for operand, dims in zip((a, b), sums, strict=True)]
+        stained.append((a.isnan() & ~whole[0], b.isnan() & ~whole[1]))
+        passing = compute(left.masked_fill(whole[0], math.nan), right.masked_fill(whole[1], math.nan))
+        return torch.where(passing.isnan(), passing, out)
 
-    def stain(index: int, weight: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        dim = _channel_dim(weight)
-        stained[index] |= x.isnan().movedim(dim, 0).flatten(1).any(1)
-        out = clean[index]
-        rows = removed.get(_key(weight))
-        if rows is None:
-            return out
-        rows = rows.repeat(out.shape[dim] // rows.numel())  # grouped transposed convolutions
-        shape = [1] * out.ndim
-        shape[dim] = out.shape[dim]
-        return out.masked_fill(rows.view(shape), float("nan"))
+    def silence(index: int, a: Tensor, b: Tensor, sums: Sums, compute: Compute) -> Tensor:
+        left, right = stained[index]
+        return compute(a.masked_fill(left, 0.0), b.masked_fill(right, 0.0))
 
-    with torch.no_grad(), _Layers(stain):
-        model(*inputs)
-
-    def silence(index: int, weight: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        shape = [1] * x.ndim
-        shape[_channel_dim(weight)] = -1
-        return compute(x.masked_fill(stained[index].view(shape), 0.0))
-
-    with torch.no_grad(), _Layers(silence):
-        return tree_leaves(model(*inputs))
+    found: Any = None
+    for visit, network in ((record, model), (stain, _with_stains(model, graph, kept)), (silence, model)):
+        with torch.no_grad(), _Products(visit):
+            found = network(*copy.deepcopy(inputs))
+    return tree_leaves(found)
 
 
-def removed_rows(model: nn.Module, graph: Any, kept: Kept) -> dict[WeightKey, Tensor]:
-    """A weight -> boolean mask over its output channels that are removed."""
-    tensors = dict(model.named_parameters(remove_duplicate=False))
-    tensors.update(model.named_buffers(remove_duplicate=False))
-    masks: dict[WeightKey, Tensor] = {}
+def _with_stains(model: nn.Module, graph: Any, kept: Kept) -> nn.Module:
+    """A copy in which the rows of removed units are NaN."""
+    stained = copy.deepcopy(model)
+    tensors = dict(stained.named_parameters(remove_duplicate=False))
+    tensors.update(stained.named_buffers(remove_duplicate=False))
     for group in graph.groups:
         gone = np.setdiff1d(np.arange(group.size), np.asarray(kept.get(group.name, range(group.size))))
         for member in group.members:
-            if member.role != "out":
-                continue
-            weight = tensors[member.weight]
-            count = weight.shape[member.dim]
-            mask = masks.get(_key(weight))
-            rows = torch.zeros(count, dtype=torch.bool)
-            rows[torch.as_tensor(member.index[gone].reshape(-1))] = True
-            masks[_key(weight)] = rows if mask is None else mask | rows
-    return masks
+            if member.role == "out":
+                rows = torch.as_tensor(member.index[gone].reshape(-1))
+                tensors[member.weight].data.index_fill_(member.dim, rows, math.nan)
+    return stained
+
+
+class _Counter(TorchDispatchMode):
+    """Multiply-adds and written elements of convolutions, and of products with what does not come from the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.macs = self.written = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        if name == "convolution":
+            x, weight, transposed = args[0], args[1], args[6]
+            positions = x if transposed else out
+            self.macs += positions.numel() // positions.shape[1] * weight.numel()
+            self.written += out.numel()
+        elif name in ("mm", "addmm", "bmm", "baddbmm") and not all(operand.requires_grad for operand in args[-2:]):
+            self.macs += out.numel() * args[-1].shape[-2]
+            self.written += out.numel()
+        return out
+
+
+def _counted(model: nn.Module, inputs: tuple[Tensor, ...]) -> _Counter:
+    """Run with gradients of the inputs alone, which tells what comes from them."""
+    leaves = (x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs)
+    with torch.enable_grad():
+        args = [x * 1 if x.requires_grad else x for x in leaves]
+        with _Counter() as counter:
+            copy.deepcopy(model).requires_grad_(False)(*args)
+    return counter
 
 
 def counted_macs(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
-    """Convolution and linear multiply-adds of one sample, by the counter of torch."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(*inputs)
-    counts = counter.get_flop_counts()["Global"]
-    return sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) / 2 / len(inputs[0])
+    """Multiply-adds of one sample in convolutions and in products with weights."""
+    return _counted(model, inputs).macs / len(inputs[0])
 
 
 def counted_activations(model: nn.Module, inputs: tuple[Tensor, ...]) -> float:
-    """Elements that convolution and linear calls write for one sample."""
-
-    class Outputs(TorchFunctionMode):
-        total = 0
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            if func in _LAYERS:
-                self.total += out.numel()
-            return out
-
-    with torch.no_grad(), Outputs() as outputs:
-        model(*inputs)
-    return outputs.total / len(inputs[0])
+    """Elements that these write for one sample."""
+    return _counted(model, inputs).written / len(inputs[0])
 
 
 def counted_params(model: nn.Module) -> int:
@@ -183,5 +206,6 @@ def worst_difference(left: Any, right: Any) -> float:
     worst = 0.0
     for a, b in zip(lefts, rights, strict=True):
         assert a.shape == b.shape, f"{tuple(a.shape)} instead of {tuple(b.shape)}"
+        assert a.isfinite().all() and b.isfinite().all(), "not finite"
         worst = max(worst, ((a - b).abs().max() / b.abs().max().clamp(min=1.0)).item())
     return worst

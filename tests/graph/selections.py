@@ -13,7 +13,7 @@ from zoo import ZOO
 
 import lcprune
 
-KINDS = ("random", "random again", "one unit each", "half", "everything")
+KINDS = ("random", "one unit each", "half", "everything")
 
 
 @functools.cache

@@ -203,3 +203,23 @@ def test_meta_device_is_traced_or_refused() -> None:
         assert lcprune.trace(model, inputs).macs == 3 * 8 * 9 * 36 + 8 * 4 * 36
     except lcprune.TraceError as error:
         assert "meta" in str(error)
+
+
+def test_one_channel_alone_that_the_code_squeezes_away() -> None:
+    """Of few channels none can go; of many a plan with one is refused, and all others are made."""
+
+    class Squeezed(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, width, 3), nn.Linear(width, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(F.adaptive_avg_pool2d(self.conv(x), 1).squeeze())
+
+    x = torch.randn(2, 3, 8, 8)
+    assert not lcprune.trace(Squeezed(6), x).groups
+    model = Squeezed(12)
+    graph = lcprune.trace(model, x)
+    assert lcprune.verify(model, graph.plan({"conv": [3, 7]}), x)
+    with pytest.raises(lcprune.PlanError, match="cannot be cut"):
+        graph.plan({"conv": [3]})

@@ -344,3 +344,20 @@ def test_number_computed_from_a_size_is_taken_from_the_pruned_network_and_said(
     with torch.no_grad():
         wrong.second.weight.mul_(2)
     assert not lcprune.verify(model, plan, x, pruned=wrong).ok
+
+
+def test_numbers_are_compared_where_a_cut_network_copies_less() -> None:
+    """With one input channel a linear layer is one operator fewer; the numbers after it are the same ones."""
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.linear, self.head = nn.Conv2d(3, 8, 1), nn.Linear(8, 4), nn.Conv2d(4, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.linear(self.conv(x).movedim(1, -1)).movedim(-1, 1)
+            return self.head(x * len(x.unbind(1)) / 4)
+
+    model, x = Counted().eval(), torch.randn(2, 3, 5, 5)
+    plan = lcprune.trace(model, x).plan({"conv": [2], "linear": [0, 1, 3]})
+    assert lcprune.verify(model, plan, x).ok

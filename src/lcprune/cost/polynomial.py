@@ -56,14 +56,14 @@ class LayerCost:
     """
 
     name: str
-    width: Axis
+    width: Term
     macs: tuple[Term, ...]
     params: tuple[Term, ...]
 
     def at(self, counts: NDArray[np.int64]) -> tuple[int, int, int]:
         """Channels, multiply-adds and parameters at these kept counts."""
         macs, params = (round(sum(term.value(counts) for term in terms)) for terms in (self.macs, self.params))
-        return round(Term(1, (self.width,)).value(counts)), macs, params
+        return round(self.width.value(counts)), macs, params
 
 
 class _Polynomial:

@@ -45,7 +45,7 @@ class Contraction:
     Attributes:
         module: where it ran.
         shape: the weight's shape.
-        axes: per labelled dimension of the weight, the atoms along it.
+        axes: per labelled dimension of the weight, the atoms along it, one array for each layer there.
         rows: the dimension that produces channels.
         columns: the dimension that consumes them.
         positions: how often the weight is applied.
@@ -56,7 +56,7 @@ class Contraction:
 
     module: str
     shape: tuple[int, ...]
-    axes: Mapping[int, Atoms]
+    axes: Mapping[int, list[Atoms]]
     rows: int
     columns: int
     positions: int
@@ -244,11 +244,11 @@ class Discover(LabelPass):
         written: int | None = None,
     ) -> None:
         along = tuple(_numpy(layer) for layer in passing if layer.numel() > 1)
-        axes = {}
+        axes: dict[int, list[Atoms]] = {}
         for layer in weight.layers:
             own = varying(layer)
             if len(own) == 1:
-                axes[next(iter(own))] = _numpy(layer)
+                axes.setdefault(next(iter(own)), []).append(_numpy(layer))
         self.contractions.append(
             Contraction(
                 self.module, tuple(shape), axes, *dims, positions, along, written or positions, not self.model.training

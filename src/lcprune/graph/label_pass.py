@@ -46,6 +46,7 @@ class LabelPass(TorchDispatchMode):
         super().__init__()
         self.model, self.values = model, values
         self.operations = 0
+        self.convolved: list[str] = []  # modules that ran convolutions, in order, once for a loop
         self.call: Call | None = None
         self.stack: list[str] = []
         self.unread: dict[int, str] = {}
@@ -145,6 +146,8 @@ class LabelPass(TorchDispatchMode):
         call = self.call = known or self.prepare(Call(func, args, kwargs or {}, self.labels_of))
         for labels in call.labels:
             self.read(labels, call)
+        if call.name == "aten::convolution" and self.convolved[-1:] != [self.module]:
+            self.convolved.append(self.module)
         if known is not None:
             return self.repeat(func, args, kwargs or {})
         rule = find_rule(func)
@@ -196,6 +199,8 @@ class LabelPass(TorchDispatchMode):
         places = {tensor.device.type for tensor in call.tensors}
         if "meta" not in places or len(places) == 1:
             return call
+        if call.inplace and call.tensors[0].device.type != "meta":
+            self.wrote(call.tensors[0])  # the network goes on with this one, not with what stands in for it here
         args, kwargs = tree_map_only(Tensor, self._to_meta, (call.args, call.kwargs))
         return Call(call.func, args, kwargs, self.labels_of)
 

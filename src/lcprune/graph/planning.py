@@ -28,8 +28,9 @@ def make_plan(graph: ChannelGraph, kept: KeptUnits) -> Plan:
         raise PlanError("this graph was not made by lcprune.trace, so it cannot be cut")
     units = _units(graph, kept)
     keeps = structure.keeps(units)
+    natural = structure.natural and (structure.single or min(map(len, units), default=2) > 1)
     try:
-        order = structure.natural_order(keeps) if structure.natural else structure.order(units)
+        order = structure.natural_order(keeps) if natural else structure.order(units)
     except TrialError as error:
         raise PlanError(f"this selection cannot be cut: {error}") from error
     counts = np.array([len(own) for own in units], dtype=np.int64)

@@ -31,7 +31,7 @@ Order = dict[tuple[str, int], Atoms]
 
 _LONGEST_LINE = 1 << 16
 _TAKEN = "other channels would be taken by position than before"
-_BRANCH = "with fewer channels the code runs other operators, or with other settings, than before"
+BRANCH = "with fewer channels the code runs other operators, or with other settings, than before"
 
 
 class Mismatch(Exception):
@@ -142,8 +142,7 @@ class Replay(LabelPass):
         self._taken: set[tuple[Site, bytes]] = set()
         self._uses: set[tuple[int, Use]] = set()  # of what `recall` keeps alive
         self._steps = 0
-        # Code that looks at values may loop more or less often over other data.
-        self._on_shapes = all(tensor.device.type == "meta" for tensor in model.parameters())
+        self._on_shapes = on_shapes(model)
 
     def forward(self, args: Inputs) -> list[Leaf]:
         found = super().forward(args)
@@ -154,7 +153,7 @@ class Replay(LabelPass):
     def finish(self) -> None:
         """After the last pass: what has not been done that was done before."""
         if self._on_shapes and self._steps < len(self.pairs.steps):
-            raise Mismatch(_BRANCH, np.empty(0, np.int64))
+            raise Mismatch(BRANCH, np.empty(0, np.int64))
         for part, atoms, whole in self._parts:
             # Taking all that is left may be no operator at all; a part of which nothing is left may not be asked for.
             if 0 < len(atoms) < len(whole) and (part.site, atoms.tobytes()) not in self._taken:
@@ -197,7 +196,7 @@ class Replay(LabelPass):
         if not self._on_shapes or (place > 0 and steps[place - 1] == step):
             return
         if place >= len(steps) or steps[place] != step:
-            raise Mismatch(_BRANCH, involved(self.call))
+            raise Mismatch(BRANCH, involved(self.call))
         self._steps += 1
 
     def take(self, taken: Taken, use: Use) -> None:
@@ -263,6 +262,11 @@ class Replay(LabelPass):
                     raise Mismatch("channels would be tied that were not tied before", _flat(layer))
                 layer = layer.narrow(dim, 0, 1)
         return layer
+
+
+def on_shapes(model: nn.Module) -> bool:
+    """Whether a network runs without data: code that looks at values may loop more or less often over others."""
+    return all(tensor.device.type == "meta" for tensor in model.parameters())
 
 
 def _among(keys: Atoms, known: Atoms) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from lcprune.cost import Axis
 from lcprune.graph.channel_graph import Group, Member
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
 
+_NONE: Atoms = np.empty(0, np.int64)
 _ONE_UNIT = "all its channels depend on one another, so that none can go alone"
 
 
@@ -130,8 +131,8 @@ def axis_roles(discovered: Discover) -> dict[int, str]:
     roles: dict[int, str] = {}
     for contraction in discovered.contractions:
         for dim, role in ((contraction.columns, "in"), (contraction.rows, "out")):
-            atoms = contraction.axes.get(dim)
-            if atoms is not None and len(atoms) and atoms.min() >= 0:
+            atoms = contraction.axes.get(dim, [_NONE])[-1]
+            if len(atoms) and atoms.min() >= 0:
                 for axis in np.unique(np.searchsorted(starts, atoms, side="right") - 1).tolist():
                     roles.setdefault(axis, role)
     return roles
@@ -142,8 +143,8 @@ def _first_use(discovered: Discover, roles: Mapping[int, str]) -> dict[int, int]
     starts = np.array([axis.start for axis in discovered.axes], dtype=np.int64)
     order: dict[int, int] = {}
     for when, contraction in enumerate(discovered.contractions):
-        atoms = contraction.axes.get(contraction.rows)
-        if atoms is not None and len(atoms) and atoms.min() >= 0:
+        atoms = contraction.axes.get(contraction.rows, [_NONE])[-1]
+        if len(atoms) and atoms.min() >= 0:
             for axis in np.unique(np.searchsorted(starts, atoms, side="right") - 1).tolist():
                 order.setdefault(axis, when)
     return order

@@ -77,8 +77,9 @@ class Numbers(LabelPass):
                     setattr(tensor, _WRITTEN, True)
         elif isinstance(out, Tensor) and out.is_floating_point() and out.dtype != self.least:
             self.least = max(self.least, out.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-        if torch.Tag.pointwise in call.func.tags:
-            self.used.append((call.name, [_number(value) for value in call.leaves]))
+        # Without numbers they may come and go: a cut network copies at other places.
+        if torch.Tag.pointwise in call.func.tags and any(number is not None for number in _numbers(call)):
+            self.used.append((call.name, _numbers(call)))
 
     def _decides(self, call: Call, out: Any) -> bool:
         return decides(call, out) and not all(map(_is_written, call.tensors))
@@ -149,8 +150,7 @@ class Silence(Numbers):
         name, numbers = self.numbers[place]
         if name != call.name or len(numbers) != len(call.leaves):
             return call
-        olds = [_number(value) for value in call.leaves]
-        pairs = enumerate(zip(olds, numbers, strict=True))
+        pairs = enumerate(zip(_numbers(call), numbers, strict=True))
         changed = {place: new for place, (old, new) in pairs if old is not None and new is not None and old != new}
         if not changed:
             return call
@@ -204,12 +204,13 @@ class Silence(Numbers):
         """Per dimension along which channels are removed, the positions that stay."""
         result = {}
         for layer in self.labels_of(tensor).layers:
-            dims = varying(layer)
-            if len(dims) == 1:
-                dim = next(iter(dims))
-                stays = ~self.gone[layer.reshape(-1)]
-                if not bool(stays.all()):
-                    result[dim] = stays.nonzero().reshape(-1)
+            removed = self.gone[layer]
+            for dim in varying(layer) if bool(removed.any()) else ():
+                # Of a grid (heads, channels of each) whole slices go, along one of its sides.
+                line = removed.movedim(dim, 0).reshape(layer.shape[dim], -1).any(1)
+                if bool((removed == line.reshape([-1 if d == dim else 1 for d in range(layer.ndim)])).all()):
+                    result[dim] = (~line).nonzero().reshape(-1)
+                    break
         return result
 
     def _without(self, call: Call, out: Any, space_only: bool = False) -> None:
@@ -284,6 +285,10 @@ def _of_numbers(call: Call) -> bool:
 
 def _is_written(tensor: Tensor) -> bool:
     return bool(getattr(tensor, _WRITTEN, False))
+
+
+def _numbers(call: Call) -> list[float | None]:
+    return [_number(value) for value in call.leaves]
 
 
 def _number(value: Any) -> float | None:

@@ -18,7 +18,7 @@ from lcprune.graph.discover import Atoms, Discover, WeightAxis
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import Leaf, signature
 from lcprune.graph.recall import Recall
-from lcprune.graph.replay import Mismatch, Order, Pairs, Replay, involved
+from lcprune.graph.replay import BRANCH, Mismatch, Order, Pairs, Replay, involved, on_shapes
 from lcprune.graph.resolve import Units
 from lcprune.graph.site import LIBRARIES
 from lcprune.graph.skeleton import set_mode
@@ -81,6 +81,7 @@ class Structure:
         ties: integers that follow a cut.
         natural: every weight keeps the order of its positions, whatever is cut.
         recall: what operators gave, while trials go on.
+        single: the network runs with one unit of each group.
     """
 
     skeleton: nn.Module
@@ -92,6 +93,7 @@ class Structure:
     ties: list[AttributeTie] = field(default_factory=list)
     natural: bool = True
     recall: Recall | None = field(default=None, repr=False)
+    single: bool = True
 
     @property
     def axes(self) -> list[WeightAxis]:
@@ -213,6 +215,16 @@ class Structure:
             order = {**order, **run.wanted}
         raise TrialError("no order of channels fits", run.operations, [""], np.empty(0, np.int64))
 
+    def fault(self, kept: Sequence[NDArray[np.int64]]) -> TrialError | None:
+        """Why a cut in the natural order does not run on shapes, if it does not."""
+        keeps = self.keeps(kept)
+        with cut_in_place(self.skeleton, self.cuts(self.natural_order(keeps)), self.changes(keeps)):
+            try:
+                self._check(LabelPass(self.skeleton, {}))
+            except TrialError as failure:
+                return failure
+        return None
+
     def computed_with(self, kept: Sequence[NDArray[np.int64]]) -> set[Attribute]:
         """The attributes that follow this cut and that the code computes with.
 
@@ -236,6 +248,8 @@ class Structure:
                 out[training] = run.forward(self.inputs)
             if isinstance(run, Replay):
                 run.finish()
+            if run.convolved != self.discovered.convolved and on_shapes(self.skeleton):
+                raise Mismatch(BRANCH, np.empty(0, np.int64))
         except Mismatch as error:
             raise TrialError(str(error), run.operations, run.stack, error.atoms, _line(error)) from error
         except Exception as error:

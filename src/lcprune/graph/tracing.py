@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -211,38 +213,34 @@ def _cost(structure: Structure, args: Inputs) -> Cost:
     units = structure.units
     batch = _samples(structure.discovered, args)
     macs, activations = [], []
-    layers: dict[str, tuple[Axis, list[Term]]] = {}
+    layers: dict[str, tuple[Term, list[Term]]] = {}
     for contraction in structure.discovered.contractions:
         if not contraction.counted:
             continue
-        fixed, axes = 1, {}
+        fixed: float = 1
+        axes: dict[int, tuple[Axis, ...]] = {}
         for dim, length in enumerate(contraction.shape):
-            if dim in contraction.axes:
-                axes[dim] = units.axis(contraction.axes[dim])
-            else:
-                fixed *= length
+            axes[dim] = tuple(units.axis(atoms) for atoms in contraction.axes.get(dim, []))
+            fixed *= length / length ** len(axes[dim])  # several layers: a flattened grid, of which each is one side
         positions, written = contraction.positions, contraction.written
         # Among the positions, only channels that can go make a difference.
         moving = [atoms for atoms in contraction.passing if (units.group_of[units.position(atoms)] >= 0).any()]
         for atoms in moving:
             positions, written = positions // len(atoms), written // len(atoms)
         passing = tuple(units.axis(atoms) for atoms in moving)
-        macs.append(Term(positions * fixed / batch, (*axes.values(), *passing)))
-        rows = axes.get(contraction.rows)
-        size = 1 if rows is not None else contraction.shape[contraction.rows]
-        width = Axis(contraction.shape[contraction.rows]) if rows is None else rows
+        macs.append(Term(positions * fixed / batch, (*itertools.chain(*axes.values()), *passing)))
+        rows, length = axes[contraction.rows], contraction.shape[contraction.rows]
+        width = Term(length / length ** len(rows), rows)
         layers.setdefault(contraction.module, (width, []))[1].append(macs[-1])
-        activations.append(Term(written * size / batch, (*(() if rows is None else (rows,)), *passing)))
+        activations.append(Term(written * width.coefficient / batch, (*rows, *passing)))
     by_weight: dict[str, dict[int, Any]] = {}
     for axis in structure.axes:
         by_weight.setdefault(axis.weight, {})[axis.dim] = units.axis(np.arange(axis.start, axis.start + axis.length))
     params: dict[str, Term] = {}
     for name, tensor in structure.skeleton.named_parameters():
-        axes = by_weight.get(name, {})
-        fixed = 1
-        for dim, length in enumerate(tensor.shape):
-            fixed *= 1 if dim in axes else length
-        params[name] = Term(fixed, tuple(axes.values()))
+        cut = by_weight.get(name, {})
+        rest = math.prod(length for dim, length in enumerate(tensor.shape) if dim not in cut)
+        params[name] = Term(rest, tuple(cut.values()))
     own: dict[str, list[Term]] = {}
     for name, term in params.items():
         own.setdefault(name.partition(".parametrizations.")[0].rpartition(".")[0], []).append(term)

@@ -27,6 +27,7 @@ from lcprune.graph.structure import AttributeTie, Structure, TrialError
 _TRIALS = 400
 _CANDIDATES = 24
 _PAIRS = 6
+_SMALL = 10  # units of which a tenth, the least that limits keep, is one
 
 
 class Trials:
@@ -59,14 +60,16 @@ class Trials:
         self._release()
         while self._freeze_computed():
             self._confirm()
+        if self._freeze_single():
+            self._confirm()
         self.structure.recall = None
 
     def _confirm(self) -> None:
         """Try and mend until all kinds of cuts succeed, one after another."""
         confirmed = 0
         while confirmed < len(_CUTS) and self.structure.units.groups:
-            self.kept = _CUTS[confirmed](self)
-            failure = self._try(self.kept, self.structure.ties)
+            kept = _CUTS[confirmed](self)
+            failure = self._try(kept, self.structure.ties)
             if failure is None:
                 confirmed += 1
                 continue
@@ -74,6 +77,8 @@ class Trials:
             if self.budget <= 0:
                 self._freeze_groups(range(len(self.structure.units.groups)), f"trial cuts kept failing: {failure}")
                 return
+            assert kept is not None
+            self.kept = kept
             self._mend(failure)
 
     def without(self, first: int, last: int) -> list[NDArray[np.int64]]:
@@ -89,6 +94,17 @@ class Trials:
             np.sort(self.random.choice(g.size, count, replace=False)) for g, count in zip(groups, counts, strict=True)
         ]
 
+    def apart(self, whole: int) -> list[NDArray[np.int64]] | None:
+        """Few units of every other group that shares a layer's filters: code may split a layer by a share of it."""
+        shared: dict[tuple[str, int], list[int]] = {}
+        groups = self.structure.units.groups
+        for position, group in enumerate(groups):
+            for member in group.members:
+                if member.role == "out":
+                    shared.setdefault((member.weight, member.dim), []).append(position)
+        cut = {group for own in shared.values() if len(own) > 1 for group in own[whole::2]}
+        return [few if g in cut else np.arange(groups[g].size) for g, few in enumerate(self.few())] if cut else None
+
     # -- trying -------------------------------------------------------------------------------------------------
 
     def choose(self, only: set[int] | None) -> list[NDArray[np.int64]]:
@@ -103,8 +119,10 @@ class Trials:
             kept.append(np.sort(self.random.choice(group.size, count, replace=False)))
         return kept
 
-    def _try(self, kept: list[NDArray[np.int64]], ties: Sequence[AttributeTie]) -> TrialError | None:
-        """Make a cut and run it; the failure, if there is one."""
+    def _try(self, kept: list[NDArray[np.int64]] | None, ties: Sequence[AttributeTie]) -> TrialError | None:
+        """Make a cut, if there is one to make, and run it; the failure, if there is one."""
+        if kept is None:
+            return None
         self.budget -= 1
         try:
             order = self.structure.order(kept, ties)
@@ -294,6 +312,23 @@ class Trials:
                 units, found = self.structure.units, True
         return found
 
+    def _freeze_single(self) -> bool:
+        """Freeze small groups of which one unit cannot stay alone; of larger ones such plans are tried when made."""
+        structure, found = self.structure, False
+        groups = structure.units.groups
+        if structure.fault([np.arange(1) for _ in groups]) is None:
+            return False
+        structure.single = False
+        for place in [place for place, group in enumerate(groups) if group.size <= _SMALL]:
+            kept = [np.arange(1 if other == place else group.size) for other, group in enumerate(groups)]
+            if (fault := structure.fault(kept)) is not None:
+                self.frozen.append(
+                    (np.flatnonzero(structure.units.group_of[: structure.units.weights] == place), str(fault))
+                )
+                found = True
+        self._resolve()
+        return found
+
     # -- bookkeeping --------------------------------------------------------------------------------------------
 
     def _classes(self, atoms: Atoms) -> set[int]:
@@ -328,8 +363,10 @@ def _place(tie: AttributeTie) -> tuple[str, str, int | None]:
 
 
 # Cuts that must all succeed, one after another.
-_CUTS: tuple[Callable[[Trials], list[NDArray[np.int64]]], ...] = (
+_CUTS: tuple[Callable[[Trials], list[NDArray[np.int64]] | None], ...] = (
     lambda trials: trials.choose(None),
+    lambda trials: trials.apart(whole=0),
+    lambda trials: trials.apart(whole=1),
     lambda trials: trials.without(first=1, last=0),
     lambda trials: trials.without(first=0, last=1),
     lambda trials: trials.few(),

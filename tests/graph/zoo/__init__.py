@@ -1,6 +1,19 @@
 """Small networks, one idiom each, with what a trace of them must find."""
 
-from zoo import along, attributes, broadcasts, composed, interfaces, layers, mixing, moves, norms, refused, sequences
+from zoo import (
+    along,
+    attributes,
+    broadcasts,
+    composed,
+    found,
+    interfaces,
+    layers,
+    mixing,
+    moves,
+    norms,
+    refused,
+    sequences,
+)
 from zoo.entry import ZOO, Entry, randomise, seeded
 
 __all__ = [
@@ -10,6 +23,7 @@ __all__ = [
     "attributes",
     "broadcasts",
     "composed",
+    "found",
     "interfaces",
     "layers",
     "mixing",

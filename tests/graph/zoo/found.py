@@ -1,0 +1,92 @@
+"""What `python -m tests.fuzz` found: each was cut wrongly, counted wrongly, or taken for wrong."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from zoo.entry import enter
+
+
+@enter(frozen=("conv", "head"))
+class UnevenHalves(nn.Module):
+    """Three channels and two: any other numbers would be split elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 5, 3)
+        self.left = nn.Conv2d(3, 4, 1)
+        self.right = nn.Conv2d(2, 4, 1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.conv(x).chunk(2, 1)
+        return self.head(F.relu(self.left(a) + self.right(b)).mean((2, 3)))
+
+
+@enter(prunable=("last",), frozen=("conv", "head"))
+class PartsOfTwo(nn.Module):
+    """With half of the channels there are fewer parts, and `zip` leaves out a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3)
+        self.first, self.last = nn.Conv2d(2, 2, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.conv(x).split(2, 1)
+        out = [parts[0]]
+        for part, layer in zip(parts[1:], (self.first, self.last)):  # noqa: B905
+            out.append(layer(part + out[-1] if part.shape == out[-1].shape else part))
+        return self.head(torch.cat(out, 1).mean((2, 3)))
+
+
+@enter(prunable=("conv", "bank", "choice"), frozen=("head",), units={"conv": 4}, mixing=("choice",))
+class MixtureOfFilters(nn.Module):
+    """The bank's rows and columns lie along one axis of the product that mixes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.choice = nn.Linear(4, 3)
+        self.bank = nn.Parameter(0.3 * torch.randn(3, 6, 4, 1, 1))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(x))
+        weight = self.choice(x.mean((2, 3))).softmax(1) @ self.bank.flatten(1)
+        weight = weight.view(-1, x.shape[1], 1, 1)
+        out = F.conv2d(x.reshape(1, -1, *x.shape[2:]), weight, groups=x.shape[0])
+        return self.head(F.relu(out.view(x.shape[0], -1, *x.shape[2:])).mean((2, 3)))
+
+
+@enter((2, 3, 5, 5), prunable=("qkv",), frozen=("head",), units={"qkv": 3}, mixing=("qkv",))
+class SoftmaxOverChannelsOfHeads(nn.Module):
+    """Efficient attention: channels share a sum in each head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(3, 18)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x.flatten(2).transpose(1, 2)).unflatten(2, (3, 2, -1)).transpose(1, 3).unbind(2)
+        out = q.softmax(-1) @ (k.softmax(-2).transpose(-2, -1) @ v)
+        return self.head(out.transpose(1, 2).flatten(2))
+
+
+@enter(prunable=("query",), frozen=("conv", "head"), units={"query": 5})
+class WrittenIntoFreshMemory(nn.Module):
+    """Zeros that the code makes and fills are not zeros any more, nor a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.query = nn.Conv2d(3, 4, 3), nn.Conv1d(4, 5, 1)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.zeros(x.shape[0], 4, 36, dtype=x.dtype)
+        y[:, :2] = self.conv(x).flatten(2)[:, 2:]
+        return self.head(F.relu(self.query(y)).mean(2)), y @ y.transpose(1, 2)
