@@ -64,7 +64,7 @@ def reads_sizes(d: Draft, x: str) -> str:
         f"{x}.view({x}.shape[0], {own}, -1).view({x}.shape)",
         f"{x}.view({x}.shape[0], {c}, -1).view_as({x})",
         f"{x}.reshape(-1, {own}, *{x}.shape[2:])",
-        f"({x} if {x}.shape[1] > {d.pick(2, c - 1, c)} else {x} * 2)",
+        f"({x} if {x}.shape[1] > {d.pick(c - 1, c)} else {x} * 2)",
         f"torch.stack([{x}[:, i] * (i + 1) for i in range({x}.shape[1])], 1) / {x}.shape[1]",
         f"torch.cat([{x}[:, i : i + 1].tanh() for i in range({x}.size(1))], 1)",
         f"{x} * torch.arange({x}.shape[1], dtype={x}.dtype).view(-1{', 1' * n}) / 4",

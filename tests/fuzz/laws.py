@@ -35,7 +35,7 @@ Kept = dict[str, list[int]]
 # blind.
 _HIDES = re.compile(
     r"\.item\(\)|sort\(|topk|argmax|\) > 0|> 0\)\.to|sign\(\)|nan_to_num|einsum\('\w+,\w+,"
-    r"|\] = 0|zero_\(\)|weight\.flatten\(1\)\.t\(\)|conv_transpose\dd\(F"
+    r"|:[\d:]*\] = 0|zero_\(\)|weight\.flatten\(1\)\.t\(\)|conv_transpose\dd\(F"
 )
 _ROUNDING = {torch.float64: 1e-7, torch.float32: 1e-3}
 

@@ -26,7 +26,7 @@ def _default_dtype() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("seed", range(1, 9))
 def test_random_cuts_of_random_networks(seed: int) -> None:
     """`python -m tests.fuzz` looks longer."""
     program = random_program(seed)
@@ -37,7 +37,7 @@ def test_random_cuts_of_random_networks(seed: int) -> None:
 def flipped() -> Program:
     """A network that turns its channels round, among other things."""
     torch.set_default_dtype(torch.float64)
-    steps = (Step("conv", 1), Step("activation", 3), Step("batch_norm", 0))
+    steps = (Step("conv", 1), Step("activation", 3))
     for seed in itertools.count():
         program = Program((*steps, Step("move", seed), Step("conv", 5), Step("logits", 0)))
         if ".flip(1)" in build(program).source and "cat" not in build(program).source:
@@ -53,7 +53,7 @@ def test_what_fails_becomes_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(shrinking, "failure_of", failure_of)
     program = flipped()
-    inside = replace(program, steps=(*program.steps[:2], Step("block", 0, program.steps), *program.steps[4:]))
+    inside = replace(program, steps=(*program.steps[:2], Step("block", 0, program.steps), *program.steps[3:]))
     for start in (program, inside, replace(program, training=True, shapes=((2, 3, 6, 6), (2, 5)))):
         smaller, _ = shrinking.shrink(start, failure, 0)
         assert [step.idiom for step in smaller.steps] == ["move"] and len(smaller.shapes) == 1 and not smaller.training
@@ -68,7 +68,7 @@ def test_finds_a_wrong_rule_and_shows_it(
     monkeypatch.setitem(table._RULES, "aten::flip", table._RULES["aten::clone"])  # nothing moves
     table.find_rule.cache_clear()
     try:
-        assert fuzz(range(1, 2), tmp_path, 60, shrink_for=2) == 1
+        assert fuzz(range(1, 2), tmp_path, 60, shrink_for=100) == 1
         (script,) = tmp_path.iterdir()
         assert script.name.startswith("verify_") and script.read_text() in capsys.readouterr().out
         network = script.read_text().split("class Network")[1].split("torch.manual_seed")[0].strip().splitlines()

@@ -24,7 +24,8 @@ from torch.utils._pytree import tree_leaves
 
 Kept = Mapping[str, Sequence[int]]
 Compute = Callable[[Tensor, Tensor], Tensor]
-Sums = tuple[list[int], list[int]]  # the dimensions of two operands over which a product runs
+# The dimensions of two operands over which a product runs; and where the first one's channels lie, if that is known.
+Sums = tuple[list[int], list[int], int | None]
 Visit = Callable[[int, Tensor, Tensor, Sums, Compute], Tensor]
 
 _CONVOLUTIONS = {
@@ -63,11 +64,13 @@ class _Products(TorchFunctionMode):
             return self._attention(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _product(self, left: list[int], right: list[int], compute: Compute, a: Tensor, b: Tensor) -> Tensor:
+    def _product(
+        self, left: list[int], right: list[int], compute: Compute, a: Tensor, b: Tensor, channel: int | None = None
+    ) -> Tensor:
         if not left:  # element by element
             return compute(a, b)
         self.index += 1
-        return self.visit(self.index, a, b, (left, right), compute)
+        return self.visit(self.index, a, b, (left, right, channel), compute)
 
     def _layer(self, func: Any, args: Any, kwargs: Any) -> Tensor:
         names = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
@@ -81,12 +84,12 @@ class _Products(TorchFunctionMode):
             return func(a, b, **bound)
 
         if func is _LINEAR:
-            return self._product([x.ndim - 1], [1], compute, x, weight)
+            return self._product([x.ndim - 1], [1], compute, x, weight, x.ndim - 1)
         groups = bound.get("groups", 1)
         if groups == x.shape[1] and groups > 1:  # depthwise: an output channel is its input channel, moved in space
             return compute(x, weight)
         kernel = range(2, weight.ndim)
-        return self._product(list(range(1, x.ndim)), [0 if transposed else 1, *kernel], compute, x, weight)
+        return self._product(list(range(1, x.ndim)), [0 if transposed else 1, *kernel], compute, x, weight, 1)
 
     def _einsum(self, equation: str, a: Tensor, b: Tensor) -> Tensor:
         sides, out = equation.replace(" ", "").replace("...", "").split("->")
@@ -123,8 +126,11 @@ def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, k
     def stain(index: int, a: Tensor, b: Tensor, sums: Sums, compute: Compute) -> Tensor:
         left, right, out = clean[index]
         # NaN along all that is summed belongs to something that passes: an output row, a token, an image.
-        whole = [operand.isnan().all(tuple(dims), keepdim=True) for operand, dims in zip((a, b), sums, strict=True)]
-        stained.append((a.isnan() & ~whole[0], b.isnan() & ~whole[1]))
+        whole = [operand.isnan().all(tuple(dims), keepdim=True) for operand, dims in zip((a, b), sums[:2], strict=True)]
+        mask = a.isnan() & ~whole[0]
+        if sums[2] is not None:  # a channel is silent as a whole, with what is no longer NaN or never was
+            mask = mask.any(tuple(dim for dim in range(a.ndim) if dim != sums[2]), keepdim=True)
+        stained.append((mask, b.isnan() & ~whole[1]))
         passing = compute(left.masked_fill(whole[0], math.nan), right.masked_fill(whole[1], math.nan))
         return torch.where(passing.isnan(), passing, out)
 
