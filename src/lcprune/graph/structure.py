@@ -220,7 +220,7 @@ class Structure:
         keeps = self.keeps(kept)
         with cut_in_place(self.skeleton, self.cuts(self.natural_order(keeps)), self.changes(keeps)):
             try:
-                self._check(LabelPass(self.skeleton, {}))
+                self._check(LabelPass(self.skeleton, {}, self.discovered.values))
             except TrialError as failure:
                 return failure
         return None
