@@ -26,6 +26,18 @@ import digit_networks  # noqa: E402
 # in the same order everywhere.
 torch.set_num_threads(1)
 
+# Files are shared out among the processes whole, so that what a file sets up is set up once. The longest begin.
+LONGEST = (
+    *("engine/test_studies", "engine/test_deaths", "graph/test_graph_zoo", "graph/test_graph_coverage", "test_docs"),
+    *("baselines/test_conformance", "test_paper", "cli/test_way_through", "engine/test_search"),
+    *("evaluate/test_contract", "tune/test_fleet", "framework/test_prune", "baselines/test_comparison"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {HERE / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
 
 @pytest.fixture(autouse=True)
 def _same_random_numbers() -> None:

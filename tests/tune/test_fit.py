@@ -174,7 +174,7 @@ def test_image_files_are_trained_on_too(small: Make, tmp_path: Path) -> None:
 
     def net() -> nn.Module:
         torch.manual_seed(0)
-        return nn.Sequential(nn.AvgPool2d(56), nn.Flatten(), nn.Linear(48, 2))
+        return nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(48, 2))
 
     recipe = tune.recipe("transfer", epochs=3, batch_size=4, lr=0.05, head_lr=None)
     one, two = (tune.fit(net(), dataset, recipe, workers=n, progress=False) for n in (0, 2))
