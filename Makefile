@@ -4,11 +4,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Two test processes by default; each uses one thread, so that they do not fight over the cores.
-JOBS   ?= 2
+# Three test processes by default, one thread each: some tests wait for other processes.
+JOBS   ?= 3
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format types unit coverage docs dist clean help
+.PHONY: demo test lint format types unit slow coverage docs dist clean help
 help:
 	@echo "make demo    train, prune and compare a small network (under 3 minutes), report in runs/demo"
 	@echo "make test    lint + format check + types + tests"
@@ -16,6 +16,7 @@ help:
 	@echo "make format  let ruff mend what it can"
 	@echo "make types   mypy"
 	@echo "make unit    the tests alone"
+	@echo "make slow    tests that take long: machines of a cluster that die, the paper's scripts, the demo"
 	@echo "make coverage  the tests, with the lines that they do not reach (half as long again)"
 	@echo "make docs    the site, with the API from the docstrings, in build/site"
 	@echo "make dist    the source distribution and the wheel, in dist"
@@ -53,8 +54,13 @@ format: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 unit: $(STAMP)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(TESTS) -m "not slow" $(ARGS)
+
+slow: $(STAMP)
+	$(TESTS) -m slow $(ARGS)
 
 coverage:
 	$(MAKE) unit ARGS="--cov --cov-report=term $(ARGS)"

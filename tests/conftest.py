@@ -28,7 +28,7 @@ torch.set_num_threads(1)
 
 # Files are shared out among the processes whole, so that what a file sets up is set up once. The longest begin.
 LONGEST = (
-    *("engine/test_studies", "engine/test_deaths", "graph/test_graph_zoo", "graph/test_graph_coverage", "test_docs"),
+    *("engine/test_deaths", "engine/test_studies", "graph/test_graph_zoo", "graph/test_graph_coverage", "test_docs"),
     *("baselines/test_conformance", "test_paper", "cli/test_way_through", "engine/test_search"),
     *("evaluate/test_contract", "tune/test_fleet", "framework/test_prune", "baselines/test_comparison"),
 )

@@ -38,6 +38,7 @@ def test_cells_need_cells_that_stand_before_them() -> None:
     assert {f"birds/tune/{method}-51/1" for method in birds_cells.METHODS} <= seen
 
 
+@pytest.mark.slow
 def test_from_photographs_to_the_table(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,7 @@ def test_what_a_table_needs_comes_with_it() -> None:
     assert shown.issuperset(trials) and "resnet56/metric" not in shown
 
 
+@pytest.mark.slow
 def test_a_stopped_session_goes_on_elsewhere_and_ends_in_tables(carried: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "results", TINY)
     assert f"{NET}/tune/naive-50/1" in store.gather(carried)

@@ -52,6 +52,7 @@ class Here(ThreadPoolExecutor):
         super().__init__(jobs)
 
 
+@pytest.mark.slow
 def test_rounds_that_choose_see_no_test_image_and_a_stopped_run_goes_on(tmp_path, monkeypatch, capfd) -> None:
     words = ["train", "digits_resnet", "--data", "digits", "--epochs", "1", "--device", "cpu", "--quiet", "--no-report"]
     assert main([*words, "--out", str(tmp_path / "cells" / "train")]) == 0

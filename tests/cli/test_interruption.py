@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).parents[1] / "signalled.py"
 
 
@@ -27,7 +25,6 @@ def results(folder: Path) -> list[tuple[float, float]]:
     return [(row["macs"], row["loss"]) for row in rows]
 
 
-@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_done_and_resume_gives_the_same_network(lcprune, trained, quick, tmp_path):
     prune = ["prune", trained, "--macs", "50%", "--epochs", 2, *quick, "--no-report"]
     whole, folder = tmp_path / "whole", tmp_path / "half"

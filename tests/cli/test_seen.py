@@ -78,6 +78,7 @@ def test_latency_is_a_table(lcprune):
     assert said.code == 0 and "batch 1 (ms)" in said.out
 
 
+@pytest.mark.slow
 def test_the_demo_goes_the_whole_way_and_goes_on(lcprune, few, monkeypatch):
     monkeypatch.setattr(demo, "TRAINING", {**demo.TRAINING, "epochs": 2})
     monkeypatch.setattr(demo, "TUNING", {**demo.TUNING, "epochs": 1})

@@ -29,6 +29,7 @@ from lcprune.study import ORIGINAL, Network, NetworkJob, Study, run_jobs
 from lcprune.tune import fit, recipe
 from searching import searching_many
 
+pytestmark = pytest.mark.slow
 SIGNALLED = Path(__file__).parents[1] / "signalled.py"
 # A dead machine refuses connections: Ray gives up on it after 0.7 s instead of 15 s. The timeout stays at Ray's 10 s,
 # so that a machine which is only slow to answer lives.
@@ -177,7 +178,6 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
     assert again and node.node_id not in again, f"no tuning went on from a checkpoint: {begun}"
 
 
-@pytest.mark.slow
 def test_the_process_that_leads_is_killed(cluster, tmp_path) -> None:
     network = write_network(tmp_path)
     command = ["prune", network, "--data", "digits", "--macs", "50%", "--device", "cpu", "--quiet"]

@@ -26,7 +26,6 @@ def lines(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-@pytest.mark.slow
 def test_sigkill_and_resume(plain, tmp_path) -> None:
     weights, killed = tmp_path / "weights.pt", tmp_path / "killed"
     torch.save(plain.model.state_dict(), weights)

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed"),
 ]
 

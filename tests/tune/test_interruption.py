@@ -42,7 +42,6 @@ def same_run(folder: Path, whole: Path) -> bool:
     return lines == [4, 4] and all(torch.equal(value, got[name]) for name, value in expected.items())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "count", "every", "kept", "recorded"),
     [
