@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Three test processes by default, one thread each: some tests wait for other processes.
-JOBS   ?= 3
+# Two test processes by default; each uses one thread, so that they do not fight over the cores.
+JOBS   ?= 2
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint format types unit slow coverage docs dist clean help

@@ -129,6 +129,7 @@ def bench(tmp_path: Path, carried: Path) -> Bench:
     return Bench(DATA, tmp_path, replace(TINY, epochs=3), "cpu")
 
 
+@pytest.mark.slow
 def test_a_fleet_of_cells_goes_on_where_it_stopped_and_ends_as_fit_does(bench: Bench) -> None:
     known = registry(bench.scale)
     cells = [known[f"{NET}/tune/{name}/1"] for name in ("naive-50", "uniform-70", "sweep-50")]

@@ -70,6 +70,7 @@ def test_a_task_that_always_dies_and_one_that_raises(ray, two, monkeypatch) -> N
         list(two.map(lambda item: {}[item], ["mine"]))
 
 
+@pytest.mark.slow
 def test_cells_of_the_paper(ray, tmp_path, monkeypatch) -> None:
     from paper import cluster
 

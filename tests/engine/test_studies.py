@@ -42,6 +42,7 @@ def compare(network, out, *more: str) -> int:
     )
 
 
+@pytest.mark.slow
 def test_prune_with_one_worker_writes_what_the_local_run_writes(network, ray, tmp_path) -> None:
     assert prune(network, tmp_path / "here") == 0
     assert prune(network, tmp_path / "there", "--engine", "ray", "--workers", "1") == 0
