@@ -6,8 +6,8 @@
     python benchmarks/peers.py show
 
 `cut` halves the MACs of every network by magnitude, with both libraries, each in a process of its own, and checks the
-result by a means that belongs to neither (peers_one.py). Records go to benchmarks/results/peers.json. `show` writes the
-tables of docs/compared.md.
+result by a means that belongs to neither (peers_one.py). Records go to benchmarks/results/peers.json. `show` prints
+them as a table.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 Inputs = tuple[Tensor, ...]
 
 
-def silenced_outputs(model: nn.Module, inputs: Inputs, graph: Any, kept: oracle.Kept) -> list[Tensor] | None:
+def silenced_outputs(model: nn.Module, inputs: Inputs, graph: Any, kept: oracle.Kept) -> list[Tensor]:
     """As in the oracle; by zeros where the network says so."""
     if not hasattr(model, "by_zeros"):
         return oracle.silenced_outputs(model, inputs, graph, kept)

@@ -10,14 +10,14 @@ channels.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.graph.cuts import CUTS, Kept, random_cut
 from lcprune.graph.discover import Atoms, Discover, Fact
 from lcprune.graph.equal_axes import equal_axes
 from lcprune.graph.recall import Recall
@@ -45,7 +45,7 @@ class Trials:
         self.modules = dict(structure.skeleton.named_modules())
         self.random = np.random.default_rng(0)
         self.budget = _TRIALS
-        self.kept: list[NDArray[np.int64]] = []
+        self.kept: Kept = []
         self.hopeless: set[tuple[type[nn.Module] | None, str]] = set()
         self._keys = self._grid_keys()
         self.options = dict.fromkeys(self._keys, 0)
@@ -67,8 +67,8 @@ class Trials:
     def _confirm(self) -> None:
         """Try and mend until all kinds of cuts succeed, one after another."""
         confirmed = 0
-        while confirmed < len(_CUTS) and self.structure.units.groups:
-            kept = _CUTS[confirmed](self)
+        while confirmed < len(CUTS) and self.structure.units.groups:
+            kept = CUTS[confirmed](self.structure.units.groups, self.random)
             failure = self._try(kept, self.structure.ties)
             if failure is None:
                 confirmed += 1
@@ -81,45 +81,12 @@ class Trials:
             self.kept = kept
             self._mend(failure)
 
-    def without(self, first: int, last: int) -> list[NDArray[np.int64]]:
-        """All groups without some of their first or last units: what acts by position shows at the ends."""
-        groups = self.structure.units.groups
-        return [np.arange(first, g.size - last) if g.size > 2 else np.arange(g.size) for g in groups]
-
-    def few(self) -> list[NDArray[np.int64]]:
-        """About a tenth of every group: code that treats few channels in another way shows."""
-        groups = self.structure.units.groups
-        counts = [max(min(2, group.size - 1), math.ceil(group.size / 10)) for group in groups]
-        return [
-            np.sort(self.random.choice(g.size, count, replace=False)) for g, count in zip(groups, counts, strict=True)
-        ]
-
-    def apart(self, whole: int) -> list[NDArray[np.int64]] | None:
-        """Few units of every other group that shares a layer's filters: code may split a layer by a share of it."""
-        shared: dict[tuple[str, int], list[int]] = {}
-        groups = self.structure.units.groups
-        for position, group in enumerate(groups):
-            for member in group.members:
-                if member.role == "out":
-                    shared.setdefault((member.weight, member.dim), []).append(position)
-        cut = {group for own in shared.values() if len(own) > 1 for group in own[whole::2]}
-        return [few if g in cut else np.arange(groups[g].size) for g, few in enumerate(self.few())] if cut else None
-
     # -- trying -------------------------------------------------------------------------------------------------
 
-    def choose(self, only: set[int] | None) -> list[NDArray[np.int64]]:
-        """A random cut of all groups, or of `only` these."""
-        kept: list[NDArray[np.int64]] = []
-        for position, group in enumerate(self.structure.units.groups):
-            if only is not None and position not in only:
-                kept.append(np.arange(group.size))
-                continue
-            # One unit alone says little about order (see Structure.order), so two stay where there are three.
-            count = int(self.random.integers(min(2, group.size - 1), group.size))
-            kept.append(np.sort(self.random.choice(group.size, count, replace=False)))
-        return kept
+    def _choose(self, only: set[int] | None = None) -> Kept:
+        return random_cut(self.structure.units.groups, self.random, only)
 
-    def _try(self, kept: list[NDArray[np.int64]] | None, ties: Sequence[AttributeTie]) -> TrialError | None:
+    def _try(self, kept: Kept | None, ties: Sequence[AttributeTie]) -> TrialError | None:
         """Make a cut, if there is one to make, and run it; the failure, if there is one."""
         if kept is None:
             return None
@@ -233,7 +200,7 @@ class Trials:
             for option in range(before + 1, grid.options):
                 self.options[key] = option
                 self._resolve()
-                if self._further(failure, self._try(self.choose(None), self.structure.ties)):
+                if self._further(failure, self._try(self._choose(), self.structure.ties)):
                     return True
             self.options[key] = before
             self._resolve()
@@ -251,7 +218,7 @@ class Trials:
             for place, pair in own[:_PAIRS]:
                 self.alike = [*before, pair[:2], *(like[place][:2] for like in likes if place in like)]
                 self._resolve()
-                if all(self._further(failure, self._try(self.choose(None), self.structure.ties)) for _ in range(2)):
+                if all(self._further(failure, self._try(self._choose(), self.structure.ties)) for _ in range(2)):
                     return True
                 self.alike = before
                 self._resolve()
@@ -272,7 +239,7 @@ class Trials:
                     break
         groups = groups or list(range(len(units.groups)))
         alone = (
-            [group for group in groups[:8] if self._try(self.choose({group}), self.structure.ties) is not None]
+            [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None]
             if len(groups) > 1
             else groups
         )
@@ -296,14 +263,14 @@ class Trials:
                 kinds.setdefault((type(self.modules[tie.module]), tie.attribute, tie.index), []).append(tie)
         for own in kinds.values():
             rest = [tie for tie in self.structure.ties if tie not in own]
-            if all(self._try(cut(self), rest) is None for cut in _CUTS):
+            if all(self._try(cut(self.structure.units.groups, self.random), rest) is None for cut in CUTS):
                 self.structure.ties = rest
 
     def _freeze_computed(self) -> bool:
         """Freeze channels whose number follows a cut in an attribute that the code also computes with."""
         units, found = self.structure.units, False
         doubtful = [tie for tie in self.structure.ties if _place(tie) not in self._certain]
-        used = self.structure.computed_with(self.choose(None)) if units.groups and doubtful else set()
+        used = self.structure.computed_with(self._choose()) if units.groups and doubtful else set()
         for tie in doubtful:
             groups = set(units.group_of[units.position(tie.atoms)].tolist()) - {-1}
             if (tie.module, tie.attribute) in used and groups:
@@ -363,15 +330,6 @@ def _place(tie: AttributeTie) -> tuple[str, str, int | None]:
 
 
 # Cuts that must all succeed, one after another.
-_CUTS: tuple[Callable[[Trials], list[NDArray[np.int64]] | None], ...] = (
-    lambda trials: trials.choose(None),
-    lambda trials: trials.apart(whole=0),
-    lambda trials: trials.apart(whole=1),
-    lambda trials: trials.without(first=1, last=0),
-    lambda trials: trials.without(first=0, last=1),
-    lambda trials: trials.few(),
-    lambda trials: trials.choose(None),
-)
 
 
 def _rectangular(units: Units, atoms: NDArray[np.int64], sides: int) -> bool:

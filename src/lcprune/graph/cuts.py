@@ -1,0 +1,62 @@
+"""Kinds of cuts that are tried on a network, each of which shows another way in which code goes by its channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcprune.graph.channel_graph import Group
+
+Kept = list[NDArray[np.int64]]  # per group, the units that stay
+
+
+def random_cut(groups: Sequence[Group], random: np.random.Generator, only: set[int] | None = None) -> Kept:
+    """A random cut of all groups, or of `only` these."""
+    kept: Kept = []
+    for position, group in enumerate(groups):
+        if only is not None and position not in only:
+            kept.append(np.arange(group.size))
+            continue
+        # One unit alone says little about order (see Structure.order), so two stay where there are three.
+        count = int(random.integers(min(2, group.size - 1), group.size))
+        kept.append(np.sort(random.choice(group.size, count, replace=False)))
+    return kept
+
+
+def _without(groups: Sequence[Group], first: int, last: int) -> Kept:
+    """All groups without some of their first or last units: what acts by position shows at the ends."""
+    return [np.arange(first, g.size - last) if g.size > 2 else np.arange(g.size) for g in groups]
+
+
+def _few(groups: Sequence[Group], random: np.random.Generator) -> Kept:
+    """About a tenth of every group: code that treats few channels in another way shows."""
+    counts = [max(min(2, group.size - 1), math.ceil(group.size / 10)) for group in groups]
+    return [np.sort(random.choice(g.size, count, replace=False)) for g, count in zip(groups, counts, strict=True)]
+
+
+def _apart(groups: Sequence[Group], random: np.random.Generator, whole: int) -> Kept | None:
+    """Few units of every other group that shares a layer's filters: code may split a layer by a share of it."""
+    shared: dict[tuple[str, int], list[int]] = {}
+    for position, group in enumerate(groups):
+        for member in group.members:
+            if member.role == "out":
+                shared.setdefault((member.weight, member.dim), []).append(position)
+    cut = {group for own in shared.values() if len(own) > 1 for group in own[whole::2]}
+    return (
+        [few if g in cut else np.arange(groups[g].size) for g, few in enumerate(_few(groups, random))] if cut else None
+    )
+
+
+# In the order in which they are tried; None where there is nothing of the kind to cut.
+CUTS: tuple[Callable[[Sequence[Group], np.random.Generator], Kept | None], ...] = (
+    random_cut,
+    lambda groups, random: _apart(groups, random, whole=0),
+    lambda groups, random: _apart(groups, random, whole=1),
+    lambda groups, random: _without(groups, first=1, last=0),
+    lambda groups, random: _without(groups, first=0, last=1),
+    _few,
+    random_cut,
+)
