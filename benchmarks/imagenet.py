@@ -145,7 +145,7 @@ def planned(
         graph,
         macs=limit,
         method=lcprune.LcP(search) if method == "lcp" else method,
-        data=lcprune.Evaluation(batches, images=options.images),
+        data=lcprune.Evaluation(batches, images=options.images) if method == "lcp" else None,
         repair="none",
         seed=seed,
         progress=False,
