@@ -61,15 +61,15 @@ def measure(record: dict[str, Any]) -> None:
     enliven(model, inputs)
     model, inputs = model.double(), tuple(x.double() for x in inputs)
     tell_apart(model)
-    if any(isinstance(m, nn.LayerNorm | nn.GroupNorm) for m in model.modules()) or lcprune.trace(model, inputs).mixing:
+    if mixes(model, inputs):
         raise MixesChannels
     with torch.no_grad():
         before = tree_leaves(model(*inputs))
     whole = counted_macs(model, inputs)
+    warm = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    TOOLS[record["tool"]]({}, warm, (torch.randn(1, 3, 8, 8),), [torch.empty(1, 2)])  # imports that a process pays once
     record["verdict"] = "cut"
-    start = time.process_time()
     smaller = TOOLS[record["tool"]](record, model, inputs, before)
-    record["cut_s"] = round(time.process_time() - start - record.get("verify_s", 0), 2)
     record["verdict"] = "run"
     with torch.no_grad():
         after = tree_leaves(smaller(*inputs))
@@ -85,6 +85,16 @@ def measure(record: dict[str, Any]) -> None:
     record["error_share"] = max(float((a - b).abs().max()) for a, b in zip(after, expected, strict=True)) / scale
     assert record["error_share"] < 1e-8, f"outputs differ by {record['error_share']:.1e} of the largest"
     record["verdict"] = "right" if record["macs"] <= TARGET else "too large"
+
+
+def mixes(model: nn.Module, inputs: tuple[Tensor, ...]) -> bool:
+    """Whether something is normalised over channels."""
+    if any(isinstance(module, nn.LayerNorm | nn.GroupNorm) for module in model.modules()):
+        return True
+    try:
+        return bool(lcprune.trace(model, inputs).mixing)
+    except lcprune.LcpruneError:  # told of the cut
+        return False
 
 
 def numbers(model: nn.Module) -> dict[str, Tensor]:
@@ -116,24 +126,30 @@ def silenced(model: nn.Module, smaller: nn.Module) -> nn.Module:
 
 
 def by_lcprune(record: dict[str, Any], model: nn.Module, inputs: tuple[Tensor, ...], before: list[Tensor]) -> nn.Module:
-    """One global ranking by magnitude; its proof is timed again, to be taken off."""
+    """One global ranking by magnitude; the proof in it is timed a second time, by itself."""
     del before
-    result = lcprune.prune(model, inputs, macs=TARGET, method="naive", min_keep=FLOOR, progress=False)
     start = time.process_time()
+    result = lcprune.prune(model, inputs, macs=TARGET, method="naive", min_keep=FLOOR, progress=False)
+    cut = time.process_time()
     lcprune.verify(model, result.plan, inputs)
-    record["verify_s"] = round(time.process_time() - start, 2)
+    record["verify_s"] = round(time.process_time() - cut, 2)
+    record["cut_s"] = round(cut - start - record["verify_s"], 2)
     return result.model
 
 
 def by_torch_pruning(
     record: dict[str, Any], model: nn.Module, inputs: tuple[Tensor, ...], before: list[Tensor]
 ) -> nn.Module:
-    """One global ranking by magnitude, in small steps until the limit is met, as its guide does."""
+    """One global ranking by magnitude, in small steps until the limit is met, as its guide does.
+
+    Counting MACs is no part of its time.
+    """
     import torch_pruning
 
-    del record
     classes = {x.shape[1] for x in before if x.ndim > 1}
     smaller = copy.deepcopy(model)
+    whole = counted_macs(model, inputs)
+    start, counting = time.process_time(), 0.0
     pruner = torch_pruning.pruner.BasePruner(
         smaller,
         inputs[0],
@@ -144,11 +160,14 @@ def by_torch_pruning(
         iterative_steps=STEPS,
         ignored_layers=last_layers(smaller, classes),
     )
-    whole = counted_macs(model, inputs)
     for _ in range(STEPS):
         pruner.step()
-        if counted_macs(smaller, inputs) <= TARGET * whole:
+        stepped = time.process_time()
+        macs = counted_macs(smaller, inputs)
+        counting += time.process_time() - stepped
+        if macs <= TARGET * whole:
             break
+    record["cut_s"] = round(time.process_time() - start - counting, 2)
     return smaller
 
 
