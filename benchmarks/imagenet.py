@@ -23,7 +23,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,7 @@ NETWORKS = {  # what is built, the options of its data, what it is called
     "tf_efficientnet_lite1": ("timm:tf_efficientnet_lite1", ",input=lite,size=240", "EfficientNet-Lite1"),
 }
 METHODS = ("uniform", "naive", "lcp")
+SEARCHES = {"lcp": "shift", "affine": "affine"}  # method -> the form of its ranking
 LIMITS = ("85%", "75%", "70%", "58%", "50%")
 WAYS = ("statistics", "auto")
 WORDS = {"none": "as cut", "statistics": "statistics", "stand-ins": "stand-ins", "refit": "refit", "auto": "repaired"}
@@ -100,8 +101,8 @@ def decoded(split: data.FileSplit, folder: Path | None, name: str) -> data.Array
     return data.ArraySplit(torch.from_numpy(pixels), split.labels)
 
 
-def measure(options: argparse.Namespace) -> None:
-    """Every method, limit and seed, as cut and repaired in every way."""
+def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan, float]] | None = None) -> None:
+    """Every method, limit and seed, as cut and repaired in every way; `find` is another `planned`."""
     model, dataset = opened(options), images(options)
     graph = lcprune.trace(model, torch.randn(1, *dataset.input_shape).to(options.device))
     if not has(options, "full", network=options.network):
@@ -116,10 +117,10 @@ def measure(options: argparse.Namespace) -> None:
                 wanted = [how for how in ("none", *options.ways) if not has(options, "measure", **row, how=how)]
                 if not wanted:
                     continue
-                plan, seconds = planned(options, graph, dataset, method, limit, seed)
+                plan, seconds = (find or planned)(options, graph, dataset, method, limit, seed)
                 small = plan.apply(model)
                 row |= {"macs": plan.macs, "params": plan.params, "search_seconds": seconds}
-                row["candidates"] = options.candidates if method == "lcp" else None
+                row["candidates"] = options.candidates if method in SEARCHES else None
                 for how in wanted:
                     network, done = mend(
                         model, plan, small, samples, how, images=len(samples), seed=seed, progress=False
@@ -139,13 +140,13 @@ def planned(
         return plan, plan.meta["benchmark_seconds"]
     batches = dataset.batches("train", 100, limit=options.images, seed=seed, device=options.device)
     pool = min(64, max(1, options.candidates // 3))
-    search = lcprune.Search(pool=pool, iterations=options.candidates - pool)
+    search = lcprune.Search(pool=pool, iterations=options.candidates - pool, form=SEARCHES.get(method, "shift"))
     began = time.perf_counter()
     result = lcprune.prune(
         graph,
         macs=limit,
-        method=lcprune.LcP(search) if method == "lcp" else method,
-        data=lcprune.Evaluation(batches, images=options.images) if method == "lcp" else None,
+        method=lcprune.LcP(search) if method in SEARCHES else method,
+        data=lcprune.Evaluation(batches, images=options.images) if method in SEARCHES else None,
         repair="none",
         seed=seed,
         progress=False,

@@ -1,13 +1,15 @@
 """lcprune beside Torch-Pruning: the same networks, the same limit, the same check.
 
     pip install --no-deps torch-pruning
-    python benchmarks/peers.py cut                       # networks of coverage_models.txt; goes on where it stopped
     python benchmarks/peers.py cut --only 'torchvision:*'
+    python benchmarks/peers.py imagenet --network resnet50 --data FOLDER --weights FOLDER
+    python benchmarks/peers.py tune --data cifar10.npz --weights benchmarks/paper/baselines
     python benchmarks/peers.py show
 
-`cut` halves the MACs of every network by magnitude, with both libraries, each in a process of its own, and checks the
-result by a means that belongs to neither (peers_one.py). Records go to benchmarks/results/peers.json. `show` prints
-them as a table.
+`cut` halves the MACs of every network of coverage_models.txt by magnitude, with both libraries, each in a process of
+its own, and checks the result by a means that belongs to neither (peers_one.py). `imagenet` and `tune` compare
+accuracies (peers_accuracy.py). Each goes on where it stopped, and keeps its rows in benchmarks/results/peers*.json.
+`show` prints the tables of docs/compared.md.
 """
 
 from __future__ import annotations
@@ -15,20 +17,28 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import os
+import multiprocessing
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+import imagenet
+import peers_accuracy
+import peers_one
+from coverage import RESULTS as COVERAGE
 from coverage import listed
+from peers_accuracy import peer
 from peers_one import TARGET, TOOLS
 
 from lcprune.files import write_json
+from lcprune.vision import import_timm, import_torchvision
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "peers.json"
@@ -49,8 +59,8 @@ VERDICTS = {
 def cut(options: argparse.Namespace) -> None:
     """Every network by every tool; one record each."""
     records = stored(options)
-    networks = {name: kind for name, kind in listed().items() if kind in KINDS}
-    for name, kind in networks.items():
+    import_torchvision(), import_timm()  # once, not in every child
+    for name, kind in measurable().items():
         if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only):
             continue
         for tool in TOOLS:
@@ -66,19 +76,24 @@ def run_one(name: str, kind: str, tool: str, options: argparse.Namespace) -> dic
     """The record of one network; too long is a record too."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "record.json"
-        command = [sys.executable, str(HERE / "peers_one.py"), name, "--kind", kind, "--tool", tool, "--out", str(out)]
-        failed = {"model": name, "kind": kind, "tool": tool}
-        try:
-            done = subprocess.run(command, timeout=options.seconds, env=os.environ, capture_output=True, text=True)
-        except subprocess.TimeoutExpired:
-            return failed | {"verdict": "time", "error": f"took more than {options.seconds} s"}
-        if not out.exists():
-            return failed | {"verdict": "cut", "error": (done.stderr.strip().splitlines() or ["no message"])[-1][:200]}
-        return json.loads(out.read_text())
+        record = {"model": name, "kind": kind, "tool": tool, "verdict": "build"}
+        # Forked: what takes long to import is there already.
+        child = multiprocessing.get_context("fork").Process(
+            target=peers_one.main, args=(record, out, options.seconds, options.memory_gb)
+        )
+        child.start()
+        child.join()
+        if out.exists():
+            return json.loads(out.read_text())
+        if child.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
+            return record | {"verdict": "time", "error": f"took more than {options.seconds} s of a core"}
+        return record | {"verdict": "cut", "error": f"exit status {child.exitcode}"}
 
 
-def peer() -> str:
-    return f"Torch-Pruning {version('torch-pruning')}"
+def measurable() -> dict[str, str]:
+    """Name -> kind of the networks that can be checked: nothing in them is normalised over channels."""
+    mixing = {record["model"] for record in json.loads(COVERAGE.read_text())["records"] if record.get("mixing")}
+    return {name: kind for name, kind in listed().items() if kind in KINDS and name not in mixing}
 
 
 def stored(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -86,8 +101,16 @@ def stored(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def show(options: argparse.Namespace) -> None:
+    """All tables, as Markdown."""
+    show_cuts(options)
+    accuracies = {what: imagenet.stored(argparse.Namespace(out=file)) for what, file in peers_accuracy.RESULTS.items()}
+    peers_accuracy.show_imagenet(accuracies["imagenet"], imagenet.stored(argparse.Namespace(out=imagenet.RESULTS)))
+    peers_accuracy.show_tuning(accuracies["tune"])
+
+
+def show_cuts(options: argparse.Namespace) -> None:
     """How cuts end, how near the limit is met, how long they take."""
-    records = [r for r in stored(options) if r["verdict"] not in ("mixing", "build")]
+    records = [r for r in stored(options) if r["verdict"] != "build"]
     by_tool = {tool: {r["model"]: r for r in records if r["tool"] == tool} for tool in TOOLS}
     common = [name for name in by_tool["lcprune"] if all(name in by_tool[tool] for tool in TOOLS)]
     print(f"\n{len(common)} networks:\n\n| | " + " | ".join(TOOLS) + " |\n|---|" + "---|" * len(TOOLS))
@@ -108,12 +131,42 @@ def show(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["cut", "show"])
-    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names")
-    parser.add_argument("--seconds", type=float, default=300, help="that one cut may take")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("what", choices=["cut", "imagenet", "tune", "show"])
+    parser.add_argument("--out", type=Path, help="the record, if not benchmarks/results/peers*.json")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    cut_only = parser.add_argument_group("cut")
+    cut_only.add_argument("--only", nargs="+", default=["*"], help="patterns of names")
+    cut_only.add_argument("--seconds", type=int, default=300, help="of a core that one network may take")
+    cut_only.add_argument("--memory-gb", type=float, default=12)
+    both = parser.add_argument_group("imagenet and tune")
+    both.add_argument("--data", help="as in imagenet:PATH, or CIFAR-10: an npz file or the folder of its batches")
+    both.add_argument("--weights", type=Path, help="folder with NETWORK.safetensors, or resnet56-seed-SEED.safetensors")
+    both.add_argument("--plans", type=Path, default=HERE.parent / "runs" / "peers", help="folder for plans")
+    both.add_argument("--methods", nargs="+", choices=peers_accuracy.WORDS)
+    both.add_argument("--limits", nargs="+")
+    both.add_argument("--seeds", type=int, nargs="+", help="imagenet: 0; tune: 1 2 3, each with its own baseline")
+    both.add_argument("--candidates", type=int, default=400, help="of a search")
+    both.add_argument("--images", type=int, default=1000, help="that a search and Taylor's ranking see")
+    one = parser.add_argument_group("imagenet")
+    one.add_argument("--network", default="mobilenet_v2", choices=imagenet.NETWORKS)
+    one.add_argument("--cache", type=Path, help="folder for decoded images")
+    one.add_argument("--ways", nargs="+", default=imagenet.WAYS, choices=list(imagenet.WORDS), help="of repair")
+    one.add_argument("--calibrate", type=int, help="images to work with, if not two of five")
+    one.add_argument("--judge", type=int, help="images to judge by, if not three of five")
+    one.add_argument("--batch", type=int, default=250, help="images at a time, when networks are judged")
+    other = parser.add_argument_group("tune")
+    other.add_argument("--epochs", type=int, default=20)
+    other.add_argument("--val", type=int, default=5000, help="training images that are held out")
+    other.add_argument("--train", type=int, help="only so many images, for a trial")
     options = parser.parse_args()
-    {"cut": cut, "show": show}[options.what](options)
+    if options.what in peers_accuracy.RESULTS:
+        options.methods = options.methods or peers_accuracy.METHODS[options.what]
+        options.limits = options.limits or peers_accuracy.LIMITS[options.what]
+        options.seeds = options.seeds or ([0] if options.what == "imagenet" else [1, 2, 3])
+        options.out = options.out or peers_accuracy.RESULTS[options.what]
+    options.out = options.out or RESULTS
+    work = {"cut": cut, "imagenet": peers_accuracy.of_imagenet, "tune": peers_accuracy.of_tuning, "show": show}
+    work[options.what](options)
 
 
 if __name__ == "__main__":
