@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.graph.attributes import integers, reads
 from lcprune.graph.cuts import CUTS, Kept, random_cut
 from lcprune.graph.discover import Atoms, Discover, Fact
 from lcprune.graph.equal_axes import equal_axes
 from lcprune.graph.recall import Recall
-from lcprune.graph.resolve import Units, resolve
+from lcprune.graph.resolve import Units, positions, resolve, unit_classes
 from lcprune.graph.structure import AttributeTie, Structure, TrialError
+from lcprune.surgery import AttributeChange
 
 _TRIALS = 400
 _CANDIDATES = 24
@@ -122,9 +124,17 @@ class Trials:
             for tie in candidates:
                 first.setdefault((tie.module, tie.attribute, tie.index), tie)
             batches.append(list(first.values()))
+        # Numbers that were not read before the failure change nothing, nor do those that have been tried.
+        with reads({tie.module: self.modules[tie.module] for tie in candidates}) as read:
+            self._try(self.kept if candidates else None, self.structure.ties)
+        tried = {self._changes(self.structure.ties, read)}
         for batch in batches[:_CANDIDATES]:
-            replaced = {(tie.module, tie.attribute, tie.index) for tie in batch}
-            ties = [t for t in self.structure.ties if (t.module, t.attribute, t.index) not in replaced] + batch
+            replaced = set(map(_place, batch))
+            ties = [tie for tie in self.structure.ties if _place(tie) not in replaced] + batch
+            changes = self._changes(ties, read)
+            if changes in tried:
+                continue
+            tried.add(changes)
             # The same cut as before, so that getting further is not luck.
             if self._further(failure, self._try(self.kept, ties)):
                 for tie in batch:
@@ -132,6 +142,11 @@ class Trials:
                 self.structure.ties = ties
                 return True
         return False
+
+    def _changes(self, ties: Sequence[AttributeTie], read: set[tuple[str, str]]) -> frozenset[AttributeChange]:
+        """What this cut changes of numbers that are read."""
+        changes = self.structure.changes(self.structure.keeps(self.kept), ties)
+        return frozenset(change for change in changes if (change.module, change.attribute) in read)
 
     def _candidates(self, failure: TrialError) -> Iterator[AttributeTie]:
         """Integers kept by modules near the failure that equal the length of an axis that is being cut.
@@ -149,7 +164,7 @@ class Trials:
                 if place not in stack and involved and not involved & self._classes(fact.atoms):
                     continue
                 for name in owners:
-                    for attribute, index, value in _integers(self.modules[name]):
+                    for attribute, index, value in integers(self.modules[name]):
                         key = (name, attribute, index, fact.atoms.tobytes())
                         if value == fact.size and key not in seen:
                             seen.add(key)
@@ -179,7 +194,7 @@ class Trials:
         for name, module in self.modules.items():
             if type(module) is not kind or (name, tie.attribute, tie.index) in known:
                 continue
-            values = {(attribute, index): value for attribute, index, value in _integers(module)}
+            values = {(attribute, index): value for attribute, index, value in integers(module)}
             value = values.get((tie.attribute, tie.index))
             for inner, ordinal in found:
                 facts = self.discovered.facts.get(name + inner, [])
@@ -202,17 +217,16 @@ class Trials:
                 self._resolve()
                 if self._further(failure, self._try(self._choose(), self.structure.ties)):
                     return True
-            self.options[key] = before
-            self._resolve()
+            self.options[key], self.structure.units = before, units
         return False
 
     def _cut_alike(self, failure: TrialError) -> bool:
         """Cut two axes alike: code takes one's length for the other's, as attention does with tokens and heads."""
         before, involved = self.alike, self._classes(failure.atoms)
+        units, facts = self.structure.units, self.discovered.facts
         for owner in list(dict.fromkeys(reversed(failure.stack)))[:2] if failure.sizes else []:
             kind = type(self.modules[owner])
             others = [name for name, module in self.modules.items() if type(module) is kind and name != owner]
-            units, facts = self.structure.units, self.discovered.facts
             likes = [equal_axes(name, facts, units) for name in others]
             own = sorted(equal_axes(owner, facts, units).items(), key=lambda item: not involved & item[1][2])
             for place, pair in own[:_PAIRS]:
@@ -220,8 +234,7 @@ class Trials:
                 self._resolve()
                 if all(self._further(failure, self._try(self._choose(), self.structure.ties)) for _ in range(2)):
                     return True
-                self.alike = before
-                self._resolve()
+                self.alike, self.structure.units = before, units
         return False
 
     def _freeze(self, failure: TrialError) -> None:
@@ -293,7 +306,8 @@ class Trials:
                     (np.flatnonzero(structure.units.group_of[: structure.units.weights] == place), str(fault))
                 )
                 found = True
-        self._resolve()
+        if found:
+            self._resolve()
         return found
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
@@ -317,24 +331,20 @@ class Trials:
 
     def _with_grids(self) -> Units:
         """Tie grids that are not rectangular yet; ties of one can settle another, so in the order of the run."""
-        units = resolve(self.discovered, self.alike, self.frozen)
+        classes = unit_classes(self.discovered, self.alike)
         edges: list[tuple[Atoms, Atoms]] = list(self.alike)
         for position, grid in enumerate(self.discovered.grids):
-            if not _rectangular(units, grid.atoms, grid.sides):
+            if not _rectangular(classes[positions(self.discovered, grid.atoms)], grid.sides):
                 edges.append(grid.edges(min(self.options[self._keys[position]], grid.options - 1)))
-        return resolve(self.discovered, edges, self.frozen) if len(edges) > len(self.alike) else units
+        return resolve(self.discovered, edges, self.frozen)
 
 
 def _place(tie: AttributeTie) -> tuple[str, str, int | None]:
     return tie.module, tie.attribute, tie.index
 
 
-# Cuts that must all succeed, one after another.
-
-
-def _rectangular(units: Units, atoms: NDArray[np.int64], sides: int) -> bool:
-    """Whether the units already run along whole lines of the grid, so that any cut leaves a grid."""
-    classes = units.unit_class[units.position(atoms)]
+def _rectangular(classes: NDArray[np.int64], sides: int) -> bool:
+    """Whether the units of a grid already run along whole lines of it, so that any cut leaves a grid."""
     if sides == 1:
         return bool((classes == classes[:1]).all())
     for side in range(sides):
@@ -342,14 +352,3 @@ def _rectangular(units: Units, atoms: NDArray[np.int64], sides: int) -> bool:
         if bool((classes == classes[first]).all()):
             return True
     return False
-
-
-def _integers(module: nn.Module) -> Iterator[tuple[str, int | None, int]]:
-    """Integer attributes of a module, and integers in its lists and tuples."""
-    for name, value in vars(module).items():
-        if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            yield name, None, value
-        elif isinstance(value, (list, tuple)) and 0 < len(value) <= 16:
-            for index, entry in enumerate(value):
-                if isinstance(entry, int) and not isinstance(entry, bool) and entry > 1:
-                    yield name, index, entry
