@@ -32,6 +32,9 @@ _PAIRS = 6
 _SMALL = 10  # units of which a tenth, the least that limits keep, is one
 
 
+_Where = tuple[type[nn.Module] | None, str]  # a kind of module, and a line of code
+
+
 class Trials:
     """Mends a structure until random cuts of it run and compute what they should.
 
@@ -45,10 +48,11 @@ class Trials:
         self.discovered: Discover = structure.discovered
         self.frozen = list(frozen)
         self.modules = dict(structure.skeleton.named_modules())
-        self.random = np.random.default_rng(0)
+        self.seed = len(CUTS)  # of the next random cut that is none of these
         self.budget = _TRIALS
         self.kept: Kept = []
-        self.hopeless: set[tuple[type[nn.Module] | None, str]] = set()
+        self.hopeless: set[_Where] = set()
+        self.all_fail: set[tuple[_Where, int]] = set()  # where each of so many groups fails alone
         self._keys = self._grid_keys()
         self.options = dict.fromkeys(self._keys, 0)
         self.alike: list[tuple[Atoms, Atoms]] = []  # axes that are cut alike, position by position
@@ -70,7 +74,7 @@ class Trials:
         """Try and mend until all kinds of cuts succeed, one after another."""
         confirmed = 0
         while confirmed < len(CUTS) and self.structure.units.groups:
-            kept = CUTS[confirmed](self.structure.units.groups, self.random)
+            kept = CUTS[confirmed](self.structure.units.groups)
             failure = self._try(kept, self.structure.ties)
             if failure is None:
                 confirmed += 1
@@ -86,7 +90,8 @@ class Trials:
     # -- trying -------------------------------------------------------------------------------------------------
 
     def _choose(self, only: set[int] | None = None) -> Kept:
-        return random_cut(self.structure.units.groups, self.random, only)
+        self.seed += 1
+        return random_cut(self.structure.units.groups, self.seed, only)
 
     def _try(self, kept: Kept | None, ties: Sequence[AttributeTie]) -> TrialError | None:
         """Make a cut, if there is one to make, and run it; the failure, if there is one."""
@@ -114,7 +119,7 @@ class Trials:
             if self._follow_attribute(failure) or self._cut_alike(failure) or self._other_side(failure):
                 return
             self.hopeless.add(where)
-        self._freeze(failure)
+        self._freeze(failure, where)
 
     def _follow_attribute(self, failure: TrialError) -> bool:
         candidates = list(self._candidates(failure))
@@ -237,7 +242,7 @@ class Trials:
                 self.alike, self.structure.units = before, units
         return False
 
-    def _freeze(self, failure: TrialError) -> None:
+    def _freeze(self, failure: TrialError, where: _Where) -> None:
         """Freeze the groups that fail alone; if none does, all that are involved."""
         units = self.structure.units
         positions = units.position(failure.atoms[failure.atoms != -1])
@@ -251,13 +256,13 @@ class Trials:
                     )
                     break
         groups = groups or list(range(len(units.groups)))
-        alone = (
-            [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None]
-            if len(groups) > 1
-            else groups
-        )
-        where = failure.stack[-1] if failure.stack else ""
-        self._freeze_groups(alone or groups, f"{where}: {failure}" if where else str(failure))
+        if len(groups) > 1 and (where, len(groups)) not in self.all_fail:
+            alone = [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None]
+            if alone == groups:
+                self.all_fail.add((where, len(groups)))
+            groups = alone or groups
+        module = failure.stack[-1] if failure.stack else ""
+        self._freeze_groups(groups, f"{module}: {failure}" if module else str(failure))
 
     def _freeze_groups(self, groups: Sequence[int] | range, reason: str) -> None:
         units = self.structure.units
@@ -270,20 +275,29 @@ class Trials:
 
     def _release(self) -> None:
         """Let go of attributes that merely equal a width: the cut network runs as well when they stay."""
+        structure, doubtful = self.structure, self._doubtful()
+        with reads({tie.module: self.modules[tie.module] for tie in doubtful}) as read:
+            self._try(CUTS[-1](structure.units.groups) if doubtful else None, structure.ties)
+        unread = [tie for tie in doubtful if (tie.module, tie.attribute) not in read]
+        structure.ties = [tie for tie in structure.ties if tie not in unread]
         kinds: dict[Any, list[AttributeTie]] = {}
-        for tie in self.structure.ties:
-            if _place(tie) not in self._certain:
+        for tie in doubtful:
+            if tie not in unread:
                 kinds.setdefault((type(self.modules[tie.module]), tie.attribute, tie.index), []).append(tie)
         for own in kinds.values():
-            rest = [tie for tie in self.structure.ties if tie not in own]
-            if all(self._try(cut(self.structure.units.groups, self.random), rest) is None for cut in CUTS):
-                self.structure.ties = rest
+            rest = [tie for tie in structure.ties if tie not in own]
+            if all(self._try(cut(structure.units.groups), rest) is None for cut in CUTS):
+                structure.ties = rest
+
+    def _doubtful(self) -> list[AttributeTie]:
+        return [tie for tie in self.structure.ties if _place(tie) not in self._certain]
 
     def _freeze_computed(self) -> bool:
         """Freeze channels whose number follows a cut in an attribute that the code also computes with."""
         units, found = self.structure.units, False
-        doubtful = [tie for tie in self.structure.ties if _place(tie) not in self._certain]
-        used = self.structure.computed_with(self._choose()) if units.groups and doubtful else set()
+        doubtful = self._doubtful()
+        kept = CUTS[-1](units.groups)  # it runs: it was tried last
+        used = self.structure.computed_with(kept) if kept and doubtful else set()
         for tie in doubtful:
             groups = set(units.group_of[units.position(tie.atoms)].tolist()) - {-1}
             if (tie.module, tie.attribute) in used and groups:
