@@ -14,13 +14,10 @@ from lcprune.graph.channel_graph import Group
 Kept = list[NDArray[np.int64]]  # per group, the units that stay
 
 
-def random_cut(groups: Sequence[Group], seed: int, only: set[int] | None = None) -> Kept:
-    """A random cut of all groups, or of `only` these; by seed and name, so that what stays prunable is cut alike."""
+def _any(groups: Sequence[Group], seed: int) -> Kept:
+    """Any number of any units of all groups; by their names, so that the same are cut again when others freeze."""
     kept: Kept = []
-    for position, group in enumerate(groups):
-        if only is not None and position not in only:
-            kept.append(np.arange(group.size))
-            continue
+    for group in groups:
         # One unit alone says little about order (see Structure.order), so two stay where there are three.
         random = _random(group, seed)
         count = int(random.integers(min(2, group.size - 1), group.size))
@@ -59,11 +56,11 @@ def _apart(groups: Sequence[Group], whole: int) -> Kept | None:
 
 # In the order in which they are tried; None where there is nothing of the kind to cut.
 CUTS: tuple[Callable[[Sequence[Group]], Kept | None], ...] = (
-    lambda groups: random_cut(groups, seed=0),
+    lambda groups: _any(groups, seed=0),
     lambda groups: _apart(groups, whole=0),
     lambda groups: _apart(groups, whole=1),
     lambda groups: _without(groups, first=1, last=0),
     lambda groups: _without(groups, first=0, last=1),
     _few,
-    lambda groups: random_cut(groups, seed=1),
+    lambda groups: _any(groups, seed=1),
 )

@@ -39,6 +39,10 @@ class Units:
         """Where atoms (phantoms included) stand in the arrays above."""
         return np.where(atoms >= 0, atoms, len(self.unit_class) - self._phantoms + (-2 - atoms))
 
+    def classes_of(self, atoms: Atoms) -> set[int]:
+        """The classes that atoms belong to."""
+        return set(self.unit_class[self.position(atoms[atoms != -1])].tolist())
+
     @property
     def _phantoms(self) -> int:
         return len(self.unit_class) - self.weights

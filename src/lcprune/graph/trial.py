@@ -10,16 +10,16 @@ channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.graph.attributes import integers, reads
-from lcprune.graph.cuts import CUTS, Kept, random_cut
-from lcprune.graph.discover import Atoms, Discover, Fact
+from lcprune.graph.attributes import candidates, cut_facts, likewise, reads
+from lcprune.graph.cuts import CUTS, Kept
+from lcprune.graph.discover import Atoms, Discover
 from lcprune.graph.equal_axes import equal_axes
 from lcprune.graph.recall import Recall
 from lcprune.graph.resolve import Units, positions, resolve, unit_classes
@@ -48,7 +48,6 @@ class Trials:
         self.discovered: Discover = structure.discovered
         self.frozen = list(frozen)
         self.modules = dict(structure.skeleton.named_modules())
-        self.seed = len(CUTS)  # of the next random cut that is none of these
         self.budget = _TRIALS
         self.kept: Kept = []
         self.hopeless: set[_Where] = set()
@@ -89,10 +88,6 @@ class Trials:
 
     # -- trying -------------------------------------------------------------------------------------------------
 
-    def _choose(self, only: set[int] | None = None) -> Kept:
-        self.seed += 1
-        return random_cut(self.structure.units.groups, self.seed, only)
-
     def _try(self, kept: Kept | None, ties: Sequence[AttributeTie]) -> TrialError | None:
         """Make a cut, if there is one to make, and run it; the failure, if there is one."""
         if kept is None:
@@ -106,6 +101,11 @@ class Trials:
         if any(not np.array_equal(order[key], natural[key]) for key in order):
             self.structure.natural = False
         return None
+
+    def _only(self, group: int) -> Kept:
+        """The last cut, of one group alone."""
+        groups = self.structure.units.groups
+        return [own if g == group else np.arange(groups[g].size) for g, own in enumerate(self.kept)]
 
     def _further(self, failure: TrialError, after: TrialError | None) -> bool:
         return after is None or after.operations > failure.operations
@@ -122,16 +122,16 @@ class Trials:
         self._freeze(failure, where)
 
     def _follow_attribute(self, failure: TrialError) -> bool:
-        candidates = list(self._candidates(failure))
-        batches: list[list[AttributeTie]] = [[tie] for tie in candidates]
-        if len(candidates) > 1:
+        found = list(candidates(failure, self.structure, self.modules))
+        batches: list[list[AttributeTie]] = [[tie] for tie in found]
+        if len(found) > 1:
             first: dict[tuple[str, str, int | None], AttributeTie] = {}
-            for tie in candidates:
-                first.setdefault((tie.module, tie.attribute, tie.index), tie)
+            for tie in found:
+                first.setdefault(_place(tie), tie)
             batches.append(list(first.values()))
         # Numbers that were not read before the failure change nothing, nor do those that have been tried.
-        with reads({tie.module: self.modules[tie.module] for tie in candidates}) as read:
-            self._try(self.kept if candidates else None, self.structure.ties)
+        with reads({tie.module: self.modules[tie.module] for tie in found}) as read:
+            self._try(self.kept if found else None, self.structure.ties)
         tried = {self._changes(self.structure.ties, read)}
         for batch in batches[:_CANDIDATES]:
             replaced = set(map(_place, batch))
@@ -143,7 +143,7 @@ class Trials:
             # The same cut as before, so that getting further is not luck.
             if self._further(failure, self._try(self.kept, ties)):
                 for tie in batch:
-                    ties += self._likewise(tie, ties)
+                    ties += likewise(tie, ties, self.discovered.facts, self.modules)
                 self.structure.ties = ties
                 return True
         return False
@@ -153,64 +153,9 @@ class Trials:
         changes = self.structure.changes(self.structure.keeps(self.kept), ties)
         return frozenset(change for change in changes if (change.module, change.attribute) in read)
 
-    def _candidates(self, failure: TrialError) -> Iterator[AttributeTie]:
-        """Integers kept by modules near the failure that equal the length of an axis that is being cut.
-
-        First the running modules, then those that ran inside the innermost of them (a shortcut that pads, say).
-        """
-        stack = list(dict.fromkeys(reversed(failure.stack)))
-        prefix = f"{stack[0]}." if stack and stack[0] else ""
-        inside = [place for place in self.discovered.facts if place.startswith(prefix) and place not in stack]
-        seen = {(tie.module, tie.attribute, tie.index, tie.atoms.tobytes()) for tie in self.structure.ties}
-        involved = self._classes(failure.atoms)
-        for place in [*stack, *reversed(inside)]:
-            owners = stack if place in stack else [place]
-            for fact in self._cut_facts(place):
-                if place not in stack and involved and not involved & self._classes(fact.atoms):
-                    continue
-                for name in owners:
-                    for attribute, index, value in integers(self.modules[name]):
-                        key = (name, attribute, index, fact.atoms.tobytes())
-                        if value == fact.size and key not in seen:
-                            seen.add(key)
-                            yield AttributeTie(name, attribute, index, value, fact.atoms)
-
-    def _cut_facts(self, module: str) -> list[Fact]:
-        units = self.structure.units
-        return [
-            fact
-            for fact in self.discovered.facts.get(module, [])
-            if (units.group_of[units.position(fact.atoms)] >= 0).any()
-        ]
-
-    def _likewise(self, tie: AttributeTie, ties: Sequence[AttributeTie]) -> list[AttributeTie]:
-        """The same attribute of the other modules of the same class, by the same place among their facts."""
-        kind = type(self.modules[tie.module])
-        known = {(other.module, other.attribute, other.index) for other in ties}
-        found = []
-        for place, facts in self.discovered.facts.items():
-            if place != tie.module and not place.startswith(f"{tie.module}." if tie.module else ""):
-                continue
-            inner = place[len(tie.module) :]
-            for ordinal, fact in enumerate(facts):
-                if fact.size == tie.old and np.array_equal(fact.atoms, tie.atoms):
-                    found.append((inner, ordinal))
-        result = []
-        for name, module in self.modules.items():
-            if type(module) is not kind or (name, tie.attribute, tie.index) in known:
-                continue
-            values = {(attribute, index): value for attribute, index, value in integers(module)}
-            value = values.get((tie.attribute, tie.index))
-            for inner, ordinal in found:
-                facts = self.discovered.facts.get(name + inner, [])
-                if ordinal < len(facts) and facts[ordinal].size == value:
-                    result.append(AttributeTie(name, tie.attribute, tie.index, value, facts[ordinal].atoms))
-                    break
-        return result
-
     def _other_side(self, failure: TrialError) -> bool:
         """Cut a grid that is involved along another of its sides."""
-        involved = self._classes(failure.atoms)
+        involved = self.structure.units.classes_of(failure.atoms)
         units = self.structure.units
         for position, grid in enumerate(self.discovered.grids):
             key = self._keys[position]
@@ -220,14 +165,14 @@ class Trials:
             for option in range(before + 1, grid.options):
                 self.options[key] = option
                 self._resolve()
-                if self._further(failure, self._try(self._choose(), self.structure.ties)):
+                if self._further(failure, self._try(CUTS[0](self.structure.units.groups), self.structure.ties)):
                     return True
             self.options[key], self.structure.units = before, units
         return False
 
     def _cut_alike(self, failure: TrialError) -> bool:
         """Cut two axes alike: code takes one's length for the other's, as attention does with tokens and heads."""
-        before, involved = self.alike, self._classes(failure.atoms)
+        before, involved = self.alike, self.structure.units.classes_of(failure.atoms)
         units, facts = self.structure.units, self.discovered.facts
         for owner in list(dict.fromkeys(reversed(failure.stack)))[:2] if failure.sizes else []:
             kind = type(self.modules[owner])
@@ -237,7 +182,8 @@ class Trials:
             for place, pair in own[:_PAIRS]:
                 self.alike = [*before, pair[:2], *(like[place][:2] for like in likes if place in like)]
                 self._resolve()
-                if all(self._further(failure, self._try(self._choose(), self.structure.ties)) for _ in range(2)):
+                cuts = [cut(self.structure.units.groups) for cut in (CUTS[0], CUTS[-1])]
+                if all(self._further(failure, self._try(kept, self.structure.ties)) for kept in cuts):
                     return True
                 self.alike, self.structure.units = before, units
         return False
@@ -249,7 +195,7 @@ class Trials:
         groups = sorted(set(units.group_of[positions].tolist()) - {-1})
         if not groups:
             for place in dict.fromkeys(reversed(failure.stack)):
-                facts = self._cut_facts(place)
+                facts = cut_facts(self.structure, place)
                 if facts:
                     groups = sorted(
                         {g for f in facts for g in units.group_of[units.position(f.atoms)].tolist() if g >= 0}
@@ -257,7 +203,7 @@ class Trials:
                     break
         groups = groups or list(range(len(units.groups)))
         if len(groups) > 1 and (where, len(groups)) not in self.all_fail:
-            alone = [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None]
+            alone = [group for group in groups[:8] if self._try(self._only(group), self.structure.ties) is not None]
             if alone == groups:
                 self.all_fail.add((where, len(groups)))
             groups = alone or groups
@@ -325,10 +271,6 @@ class Trials:
         return found
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
-
-    def _classes(self, atoms: Atoms) -> set[int]:
-        units = self.structure.units
-        return set(units.unit_class[units.position(atoms[atoms != -1])].tolist())
 
     def _grid_keys(self) -> list[tuple[type[nn.Module], int]]:
         """Grids of modules of one class, at the same place in them, are cut alike."""
