@@ -70,6 +70,15 @@ def test_reads_names_what_is_read() -> None:
     assert type(block) is Heads
 
 
+def test_reads_makes_no_class_where_classes_are_registered() -> None:
+    class Registered(Heads):
+        def __init_subclass__(cls) -> None:
+            raise AssertionError("registered")
+
+    with reads({"": Registered(4)}) as found:
+        assert {("", "size"), ("", "unread")} <= found
+
+
 def test_trace_hears_no_other_thread() -> None:
     """Another thread runs its own networks all the while, and no hook is left for modules of the whole process."""
     busy, stop = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)), threading.Event()

@@ -83,12 +83,19 @@ def _integers(module: nn.Module) -> Iterator[tuple[str, int | None, int]]:
 
 @contextlib.contextmanager
 def reads(modules: Mapping[str, nn.Module]) -> Iterator[set[tuple[str, str]]]:
-    """Which attributes of these modules are read, by the module's name and theirs."""
+    """Which attributes of these modules are read, by the module's name and theirs.
+
+    Modules take a class that listens. Where making a class runs code of others, all attributes count as read.
+    """
     found: set[tuple[str, str]] = set()
     kinds = [(module, type(module)) for module in modules.values()]
     try:
         for name, module in modules.items():
-            module.__class__ = _listening(name, type(module), found)
+            kind = type(module)
+            if type(kind) is type and not any("__init_subclass__" in vars(base) for base in kind.__mro__[:-1]):
+                module.__class__ = _listening(name, kind, found)
+            else:
+                found.update((name, attribute) for attribute in vars(module))
         yield found
     finally:
         for module, kind in kinds:
