@@ -54,7 +54,8 @@ format: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# With compiled files, the processes that tests start are up in half the time.
+TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 unit: $(STAMP)
 	$(TESTS) -m "not slow" $(ARGS)

@@ -18,6 +18,7 @@ import lcprune
 from lcprune import Search, vision
 from lcprune.cli import main
 from lcprune.cli.app import app
+from lcprune.models import registry
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
@@ -34,6 +35,7 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     few, usual = few_digits.build(), Search.__init__.__defaults__
     monkeypatch.setattr("lcprune.data.registry._digits", lambda: few)  # the ways are tried, not how well they do
+    monkeypatch.setitem(registry._BUILTIN, "digits_resnet", (few_digits.net, few_digits.INPUT_SHAPE))
     # Where an example leaves the search to its defaults.
     monkeypatch.setattr(Search.__init__, "__defaults__", (4, 4, *usual[2:]))
     namespace: dict[str, object] = {"__name__": "docs"}
