@@ -106,8 +106,7 @@ def table(records: list[dict[str, Any]]) -> str:
         '- "(mixing)": some groups share a normalisation or reduction over channels, '
         "where zero is not the same as absent.",
         "- `benchmarks/coverage_models.txt` lists the networks; `benchmarks/results/coverage.json` has every record.",
-        "- Seconds say little: most timm networks were timed on a busy machine, and all of them before a trace made "
-        "two more trial cuts and `verify` ran on more inputs.",
+        "- Seconds are those of one core.",
         "",
         f"torch {torch.__version__}. Made by `python benchmarks/coverage.py`.",
         "",
