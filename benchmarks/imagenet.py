@@ -146,7 +146,7 @@ def planned(
         graph,
         macs=limit,
         method=lcprune.LcP(search) if method in SEARCHES else method,
-        data=lcprune.Evaluation(batches, images=options.images),
+        data=lcprune.Evaluation(batches, images=options.images) if method in SEARCHES else None,
         repair="none",
         seed=seed,
         progress=False,
