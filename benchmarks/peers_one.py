@@ -117,10 +117,18 @@ def by_lcprune(record: dict[str, Any], model: nn.Module, inputs: tuple[Tensor, .
 def by_torch_pruning(
     record: dict[str, Any], model: nn.Module, inputs: tuple[Tensor, ...], before: list[Tensor]
 ) -> nn.Module:
-    """One global ranking by magnitude, in small steps until the limit is met, as its guide does.
+    """One global ranking by magnitude; where that fails, the same share of every layer."""
+    try:
+        return in_steps(record, model, inputs, before, global_pruning=True)
+    except Exception as error:
+        record["global_error"] = f"{type(error).__name__}: {error}"[:200]
+        return in_steps(record, model, inputs, before, global_pruning=False)
 
-    Counting MACs is no part of its time.
-    """
+
+def in_steps(
+    record: dict[str, Any], model: nn.Module, inputs: tuple[Tensor, ...], before: list[Tensor], global_pruning: bool
+) -> nn.Module:
+    """Small steps until the limit is met, as Torch-Pruning's guide does; counting MACs is no part of its time."""
     import torch_pruning
 
     classes = {x.shape[1] for x in before if x.ndim > 1}
@@ -131,7 +139,7 @@ def by_torch_pruning(
         smaller,
         inputs[0],
         importance=torch_pruning.importance.GroupMagnitudeImportance(p=2),
-        global_pruning=True,
+        global_pruning=global_pruning,
         pruning_ratio=1.0,
         max_pruning_ratio=1 - FLOOR,
         iterative_steps=STEPS,
