@@ -54,7 +54,9 @@ format: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-TESTS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# Compiled files are kept: otherwise every process that a test starts compiles the package again.
+TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 unit: $(STAMP)
 	$(TESTS) -m "not slow" $(ARGS)

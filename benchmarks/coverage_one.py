@@ -9,6 +9,7 @@ import resource
 import tempfile
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,16 @@ class DetectorCore(nn.Module):
         return (heads, features) if self.two_stage else heads
 
 
-def build(name: str, kind: str) -> tuple[nn.Module, tuple[int, ...]]:
+def build(name: str, kind: str, changes: Mapping[str, Any] | None = None) -> tuple[nn.Module, tuple[int, ...]]:
     """A network with random weights, and the input shape (without batch) that it was made for."""
     source, _, model = name.partition(":")
     if source == "timm":
         timm = import_timm()
-        network = timm.create_model(model, pretrained=False)
+        network = timm.create_model(model, pretrained=False, **(changes or {}))
         shape = tuple(network.pretrained_cfg["input_size"])
         return network, shape
     models = import_torchvision().models
-    options = {"weights": None}
+    options = {"weights": None, **(changes or {})}
     if kind in ("segmentation", "detection"):
         options["weights_backbone"] = None
     if kind == "detection":
@@ -207,13 +208,13 @@ def save_and_load(model: nn.Module, plan: Any, fresh: nn.Module) -> None:
         assert torch.equal(tensor, theirs[name]), f"{name} was loaded with other numbers than saved"
 
 
-def measure(name: str, kind: str, export_times: bool) -> dict[str, Any]:
-    """Everything there is to say of one network; `stage` is where it stopped if it did."""
+def measure(name: str, kind: str, export_times: bool, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Everything there is to say of one network, built with `changes`; `stage` is where it stopped if it did."""
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)  # the fast path hides its linear layers from the counter
     record: dict[str, Any] = {"model": name, "kind": kind, "ok": False, "stage": "build"}
     try:
-        _measure(record, name, kind, export_times)
+        _measure(record, name, kind, export_times, changes)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         record["error"] = f"{type(error).__name__}: {lines[0][:300]}"
@@ -222,8 +223,10 @@ def measure(name: str, kind: str, export_times: bool) -> dict[str, Any]:
     return record
 
 
-def _measure(record: dict[str, Any], name: str, kind: str, export_times: bool) -> None:
-    model, shape = build(name, kind)
+def _measure(
+    record: dict[str, Any], name: str, kind: str, export_times: bool, changes: Mapping[str, Any] | None
+) -> None:
+    model, shape = build(name, kind, changes)
     model.eval()
     inputs = smallest_input(model, shape, kind)
     whole = isinstance(inputs[0], list)
@@ -294,7 +297,7 @@ def _measure(record: dict[str, Any], name: str, kind: str, export_times: bool) -
     wrong = [key for key in counts if not record[key]]
     assert not wrong, f"counted cost differs: {wrong}"
     record["stage"] = "save"
-    save_and_load(smaller, plan, build(name, kind)[0])
+    save_and_load(smaller, plan, build(name, kind, changes)[0])
     record["stage"] = "train"
     train_step(smaller, inputs)
     record["stage"], record["ok"] = "done", True

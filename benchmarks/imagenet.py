@@ -242,7 +242,7 @@ def show(options: argparse.Namespace) -> None:
         print(f"\n**{NETWORKS[full['network']][2]}**, {full['macs'] / 1e6:,.0f} M MACs, {_cell([full])} %\n")
         print("| MACs | method | " + " | ".join(WORDS[how] for how in ways) + " | search | repair |")
         print("|---|---|" + "---|" * (len(ways) + 2))
-        for limit in dict.fromkeys(row["limit"] for row in mine):
+        for limit in sorted({row["limit"] for row in mine}, key=lambda limit: -float(limit.rstrip("%"))):
             for method in METHODS:
                 rows = rows_of(mine, limit=limit, method=method)
                 if rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import sys
@@ -28,9 +29,11 @@ torch.set_num_threads(1)
 
 # Files are shared out among the processes whole, so that what a file sets up is set up once. The longest begin.
 LONGEST = (
-    *("engine/test_deaths", "engine/test_studies", "graph/test_graph_zoo", "graph/test_graph_coverage", "test_docs"),
-    *("baselines/test_conformance", "test_paper", "cli/test_way_through", "engine/test_search"),
-    *("evaluate/test_contract", "tune/test_fleet", "framework/test_prune", "baselines/test_comparison"),
+    *("engine/test_deaths", "graph/test_graph_zoo", "engine/test_studies", "test_docs", "graph/test_graph_coverage"),
+    *("baselines/test_conformance", "test_paper", "framework/test_prune", "cli/test_way_through"),
+    *("evaluate/test_contract", "test_bf16", "engine/test_search", "graph/test_graph_odd_code"),
+    *("cli/test_interruption", "search/test_resume", "repairs/test_repair", "tune/test_distributed", "tune/test_fleet"),
+    "baselines/test_comparison",
 )
 
 
@@ -73,20 +76,22 @@ def digits() -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session", params=list(digit_networks.NETWORKS))
-def trained(request: pytest.FixtureRequest, digits: SimpleNamespace) -> SimpleNamespace:
+def trained(request: pytest.FixtureRequest) -> SimpleNamespace:
     """Each of the four networks, trained a little, with its graph."""
-    return _train(request.param, digits)
+    return _train(request.param)
 
 
 @pytest.fixture(scope="session")
-def plain(digits: SimpleNamespace) -> SimpleNamespace:
+def plain() -> SimpleNamespace:
     """The plain network alone, for tests in which the kind of network does not matter."""
-    return _train("plain", digits)
+    return _train("plain")
 
 
-def _train(name: str, digits: SimpleNamespace) -> SimpleNamespace:
+@functools.cache
+def _train(name: str) -> SimpleNamespace:
+    images, labels, _, _ = digit_networks.digits()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = digit_networks.NETWORKS[name](width=8)
-        digit_networks.train(model, digits.images, digits.labels, epochs=2, seed=0)
-    return SimpleNamespace(name=name, model=model, graph=lcprune.trace(model, digits.example))
+        digit_networks.train(model, images, labels, epochs=2, seed=0)
+    return SimpleNamespace(name=name, model=model, graph=lcprune.trace(model, images[:2]))

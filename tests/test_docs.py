@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ import lcprune
 from lcprune import Search, vision
 from lcprune.cli import main
 from lcprune.cli.app import app
+from lcprune.models import registry
+from lcprune.models.resnet import ResNet
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
@@ -34,6 +37,8 @@ def test_the_examples_run(page, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     few, usual = few_digits.build(), Search.__init__.__defaults__
     monkeypatch.setattr("lcprune.data.registry._digits", lambda: few)  # the ways are tried, not how well they do
+    monkeypatch.setitem(registry._BUILTIN, "digits_resnet", (few_digits.net, few_digits.INPUT_SHAPE))
+    monkeypatch.setitem(registry._BUILTIN, "resnet20", (partial(ResNet, 1), (3, 32, 32)))
     # Where an example leaves the search to its defaults.
     monkeypatch.setattr(Search.__init__, "__defaults__", (4, 4, *usual[2:]))
     namespace: dict[str, object] = {"__name__": "docs"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -62,6 +63,8 @@ def copy_with(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.M
         for value in vars(module).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # what a hook computes before every pass
                 memo[id(value)] = value.detach().clone()
+            elif type(value) is OrderedDict and not value:  # hooks, mostly; deepcopy takes long over these
+                memo[id(value)] = OrderedDict()
     try:
         result = copy.deepcopy(model, memo)
     except Exception as error:

@@ -58,7 +58,7 @@ def lcprune(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder with a network that knows most digits."""
     folder = tmp_path_factory.mktemp("trained") / "train"
-    arguments = ["train", "digits_resnet", "--data", "digits", "--epochs", 3, "--out", folder, "--quiet"]
+    arguments = ["train", few_digits.NET, "--data", "digits", "--epochs", 3, "--out", folder, "--quiet"]
     arguments += [
         "--device",
         "cpu",

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+import few_digits
 import lcprune as library
 from lcprune import models
 from lcprune.runs import RunFolder
@@ -21,7 +22,7 @@ OWN = (
 
 
 def cut(model, **more):
-    return library.prune(model, models.example_input("digits_resnet"), macs=0.5, method="naive", progress=False, **more)
+    return library.prune(model, models.example_input(few_digits.NET), macs=0.5, method="naive", progress=False, **more)
 
 
 @pytest.mark.parametrize("how", ["save", "run", "networks", "weights"])
@@ -30,11 +31,11 @@ def test_every_command_takes_a_network_in_a_folder(lcprune, halved, trained, how
         "save": ["saved", "--data", "digits"],
         "run": ["run", "--data", "digits"],
         "networks": [halved["naive"] / "networks" / "naive-50-pc"],  # with the data of its run
-        "weights": ["digits_resnet", "--weights", halved["naive"]],
+        "weights": [few_digits.NET, "--weights", halved["naive"]],
     }[how]
     if how in ("save", "run"):
         weights = trained / "model.safetensors"
-        result = cut(models.build("digits_resnet", 10, weights), run="run" if how == "run" else None)
+        result = cut(models.build(few_digits.NET, 10, weights), run="run" if how == "run" else None)
         result.save("saved")
         if how == "run":
             assert {path.name for path in (tmp_path / "run").iterdir()} == {"plan.json", "model.safetensors"}
@@ -74,9 +75,9 @@ def test_a_run_of_several_networks_names_them(lcprune, halved, tmp_path):
 
 def test_weights_and_a_plan_alone_are_a_network(halved, tmp_path):
     network, plan = library.load(halved["naive"]), library.Plan.load(halved["naive"] / "plan.json")
-    x = models.example_input("digits_resnet", 4)
+    x = models.example_input(few_digits.NET, 4)
     torch.save({"state_dict": {f"module.{k}": v for k, v in network.state_dict().items()}}, tmp_path / "plain.pt")
-    fresh = models.build("digits_resnet", 10)
+    fresh = models.build(few_digits.NET, 10)
     for source in (tmp_path / "plain.pt", network.state_dict()):
         assert torch.equal(library.load(source, fresh, plan).eval()(x), network.eval()(x))
     plan.save(tmp_path / "other.json")

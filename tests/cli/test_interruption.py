@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import few_digits
+
 SCRIPT = Path(__file__).parents[1] / "signalled.py"
 
 
@@ -26,7 +28,8 @@ def results(folder: Path) -> list[tuple[float, float]]:
 
 
 def test_ctrl_c_keeps_what_was_done_and_resume_gives_the_same_network(lcprune, trained, quick, tmp_path):
-    prune = ["prune", trained, "--macs", "50%", "--epochs", 2, *quick, "--no-report"]
+    few = f"{few_digits.__file__}:build"
+    prune = ["prune", trained, "--data", few, "--macs", "50%", "--epochs", 2, *quick, "--no-report"]
     whole, folder = tmp_path / "whole", tmp_path / "half"
     assert lcprune(*prune, "--out", whole, "-q").code == 0
 
@@ -35,7 +38,7 @@ def test_ctrl_c_keeps_what_was_done_and_resume_gives_the_same_network(lcprune, t
     network = folder / "networks" / "lcp-50-pc"
     assert (network / "search.jsonl").read_bytes().count(b"\n") == 1 + 5 and not (network / "tuning").exists()
 
-    interrupted("tuning", 15, "prune", "--out", folder, "--resume")  # of the 10 steps of each epoch
+    interrupted("tuning", 6, "prune", "--out", folder, "--resume")  # of the 4 steps of each epoch
     assert (network / "tuning" / "metrics.jsonl").read_bytes().count(b"\n") == 1
     assert len(results(folder)) == 1
     assert lcprune("prune", "--out", folder, "--resume", "-q").code == 0

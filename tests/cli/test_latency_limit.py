@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import few_digits
 import lcprune as library
 
 
 def table() -> str:
     """Twice the MACs take twice as long."""
-    graph = library.trace(
-        library.models.build("digits_resnet"), library.models.example_input("digits_resnet", shape=(1, 8, 8))
-    )
+    graph = library.trace(library.models.build(few_digits.NET), library.models.example_input(few_digits.NET))
     points = [{"macs": share * graph.macs, "ms": 10 * share} for share in (0.01, 1)]
     Path("table.json").write_text(json.dumps({"device": "a board", "points": points}))
     return "table.json"

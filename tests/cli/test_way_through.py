@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import few_digits
 import lcprune as library
 from lcprune import models
 from lcprune.runs import RunFolder
@@ -33,8 +34,8 @@ def test_prune_meets_the_limit_and_its_folder_is_a_network(lcprune, trained, few
         assert run.records(kind), kind
     assert run.file("report.html").is_file() and "half" in said.json["run"]
 
-    network = library.load("half", models.build("digits_resnet", num_classes=10))
-    example = models.example_input("digits_resnet")
+    network = library.load("half", models.build(few_digits.NET, num_classes=10))
+    example = models.example_input(few_digits.NET)
     assert library.trace(network, example).macs == half["macs"]
     again = lcprune("evaluate", "half", "--json", "--device", "cpu")
     assert again.json["accuracy"] == pytest.approx(half["accuracy"])

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import few_digits
 from lcprune.cli.command import _in_words
 
-PRUNE = ["prune", "resnet20", "--method", "naive"]
+PRUNE = ["prune", few_digits.NET, "--method", "naive"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_data_of_another_shape_than_the_folders_network_is_refused(lcprune, trai
 
 
 def test_a_limit_that_holds_already_is_said_to_be_none(lcprune):
-    said = lcprune(*PRUNE, "--macs", "500M", "--no-report")
+    said = lcprune("prune", "resnet20", "--method", "naive", "--macs", "500M", "--no-report")
     assert said.code == 0 and "is no limit here: the whole network has 40.55 M" in said.err
 
 

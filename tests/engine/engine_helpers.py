@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+import few_digits
 import lcprune
 from lcprune.runs import RunFolder
 from searching import searching
@@ -34,7 +35,7 @@ def write_network(folder) -> str:
     """A run folder with a small network, trained a little."""
     from lcprune.cli import main
 
-    command = ["train", "digits_resnet", "--data", "digits", "--epochs", "1", "--device", "cpu", "--quiet"]
+    command = ["train", few_digits.NET, "--data", "digits", "--epochs", "1", "--device", "cpu", "--quiet"]
     assert main([*command, "--no-report", "--out", str(folder / "net")]) == 0
     return str(folder / "net")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 import lcprune
+from lcprune.graph.attributes import reads
 from lcprune.graph.discover import Discover
 
 
@@ -29,11 +32,51 @@ def test_every_pass_finds_the_same_places() -> None:
     def places() -> tuple[list[object], set[object]]:
         run = Discover(Slices())
         run.forward((torch.randn(1, 3, 4, 4),))
-        return [part.site for part in run.parts.values()], {site for site, _, _ in run.uses}
+        return [part.site for part in run.parts.values()], {site for site, *_ in run.uses}
 
     (taken, used), again = places(), places()
     assert (taken, used) == again
     assert len(set(taken)) == len(used) == 3  # two on one line, and one for all rounds of the loop
+
+
+class Heads(nn.Module):
+    """Attention that takes its parts by position and divides by a number that follows from their size."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.unread = size, size
+        self.qkv, self.out = nn.Linear(6, 3 * 2 * size), nn.Linear(2 * size, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).reshape(len(x), -1, 3, 2, self.size).permute(2, 0, 3, 1, 4).unbind(0)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def test_a_block_may_become_as_wide_as_another_one() -> None:
+    blocks = nn.Sequential(Heads(4), Heads(7))
+    graph = lcprune.trace(blocks, torch.randn(2, 5, 6))
+    assert {"0.qkv": 4, "1.qkv": 7}.items() <= {group.name: group.size for group in graph.groups}.items()
+    kept = [np.arange(4 if group.name == "1.qkv" else group.size) for group in graph.groups]
+    graph.structure.order(kept)  # raises where other channels would be taken
+    assert {tie.attribute for tie in graph.structure.ties} == {"size"}
+
+
+def test_reads_names_what_is_read() -> None:
+    block = Heads(4)
+    with reads({"block": block}) as found:
+        assert isinstance(block, Heads)
+        block(torch.randn(2, 5, 6))
+    assert ("block", "size") in found and ("block", "unread") not in found
+    assert type(block) is Heads
+
+
+def test_reads_makes_no_class_where_classes_are_registered() -> None:
+    class Registered(Heads):
+        def __init_subclass__(cls) -> None:
+            raise AssertionError("registered")
+
+    with reads({"": Registered(4)}) as found:
+        assert {("", "size"), ("", "unread")} <= found
 
 
 def test_trace_hears_no_other_thread() -> None:

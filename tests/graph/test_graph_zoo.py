@@ -103,6 +103,7 @@ def test_pruned_network_runs_and_verifies(name: str) -> None:
         assert [leaf.shape for leaf in tree_leaves(found)] == [leaf.shape for leaf in tree_leaves(expected)], kind
         if kind == "everything":
             assert worst_difference(found, expected) == 0.0
+            continue
         verification = lcprune.verify(model, plan, inputs)
         assert verification.ok, (kind, verification)
         if not graph.mixing:

@@ -67,7 +67,7 @@ def depend(layer: Any, groups: int = 1, constant: bool = False, mix: Tensor | No
     return mix
 
 
-def images(*size: int, count: int = 120) -> Tensor:
+def images(*size: int, count: int = 240) -> Tensor:
     return torch.randn(count, *size)
 
 

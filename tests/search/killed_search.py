@@ -33,7 +33,7 @@ def prune(folder: Path, weights: Path) -> Any:
         images[:2],
         macs=0.4,
         metric="taylor",
-        **searching(digit_networks.batches(images, labels), pool=12, iterations=48, sample=4, images=100, after="cut"),
+        **searching(digit_networks.batches(images, labels), pool=6, iterations=18, sample=4, images=100, after="cut"),
         run=lcprune.Job(folder, resume=True),
         progress=False,
     )

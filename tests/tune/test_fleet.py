@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
+import few_digits
 import lcprune
 from lcprune import data, models, tune
 from lcprune.data import Dataset
@@ -39,14 +40,14 @@ def digits() -> Dataset:
 @pytest.fixture(scope="module")
 def network() -> nn.Module:
     torch.manual_seed(0)
-    model = models.build("digits_resnet")
+    model = few_digits.net()
     recipe = tune.recipe("baseline", epochs=3, batch_size=128)
     return tune.fit(model, data.load("digits"), recipe, progress=False, device="cpu").model.eval()
 
 
 @pytest.fixture(scope="module")
 def plans(network: nn.Module) -> list[Plan]:
-    example = models.example_input("digits_resnet")
+    example = models.example_input(few_digits.NET)
     graph = lcprune.trace(network, example)
 
     def cut(method: str, macs: float) -> Plan:
@@ -161,7 +162,7 @@ def test_what_was_removed_stays_exactly_zero(
 
 def test_a_teacher_teaches_all_members(network: nn.Module, plans: list[Plan], digits: Dataset) -> None:
     recipe = replace(RECIPE, distill=0.7)
-    teacher = models.build("digits_resnet")
+    teacher = few_digits.net()
     teacher.load_state_dict(network.state_dict())
     seen: list[int] = []
     teacher.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
@@ -185,7 +186,7 @@ def starts(digits: Dataset) -> list[nn.Module]:
     made = []
     for seed in range(3):
         torch.manual_seed(seed)
-        made.append(models.build("digits_resnet"))
+        made.append(few_digits.net())
     return made
 
 
@@ -208,7 +209,7 @@ def test_random_starts_with_recipes_of_their_own_train_as_each_alone(digits: Dat
 def test_each_difference_between_recipes_matters(digits: Dataset) -> None:
     ours = [copy.deepcopy(starts(digits)[0]) for _ in range(4)]
     begin = replace(RECIPE, epochs=1)
-    changes = ({}, {"lr": 0.011}, {"weight_decay": 0.05}, {"label_smoothing": 0.1})
+    changes = ({}, {"lr": 0.011}, {"weight_decay": 0.05}, {"label_smoothing": 0.3})
     together(
         ours[0], [None] * 4, digits, models=ours, seeds=None, recipe=[replace(begin, **change) for change in changes]
     )

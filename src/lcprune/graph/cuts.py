@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,17 +14,19 @@ from lcprune.graph.channel_graph import Group
 Kept = list[NDArray[np.int64]]  # per group, the units that stay
 
 
-def random_cut(groups: Sequence[Group], random: np.random.Generator, only: set[int] | None = None) -> Kept:
-    """A random cut of all groups, or of `only` these."""
+def _any(groups: Sequence[Group], seed: int) -> Kept:
+    """Any number of any units of all groups; by their names, so that the same are cut again when others freeze."""
     kept: Kept = []
-    for position, group in enumerate(groups):
-        if only is not None and position not in only:
-            kept.append(np.arange(group.size))
-            continue
+    for group in groups:
         # One unit alone says little about order (see Structure.order), so two stay where there are three.
+        random = _random(group, seed)
         count = int(random.integers(min(2, group.size - 1), group.size))
         kept.append(np.sort(random.choice(group.size, count, replace=False)))
     return kept
+
+
+def _random(group: Group, seed: int) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(group.name.encode())])
 
 
 def _without(groups: Sequence[Group], first: int, last: int) -> Kept:
@@ -31,13 +34,16 @@ def _without(groups: Sequence[Group], first: int, last: int) -> Kept:
     return [np.arange(first, g.size - last) if g.size > 2 else np.arange(g.size) for g in groups]
 
 
-def _few(groups: Sequence[Group], random: np.random.Generator) -> Kept:
+def _few(groups: Sequence[Group]) -> Kept:
     """About a tenth of every group: code that treats few channels in another way shows."""
     counts = [max(min(2, group.size - 1), math.ceil(group.size / 10)) for group in groups]
-    return [np.sort(random.choice(g.size, count, replace=False)) for g, count in zip(groups, counts, strict=True)]
+    return [
+        np.sort(_random(group, 2).choice(group.size, count, replace=False))
+        for group, count in zip(groups, counts, strict=True)
+    ]
 
 
-def _apart(groups: Sequence[Group], random: np.random.Generator, whole: int) -> Kept | None:
+def _apart(groups: Sequence[Group], whole: int) -> Kept | None:
     """Few units of every other group that shares a layer's filters: code may split a layer by a share of it."""
     shared: dict[tuple[str, int], list[int]] = {}
     for position, group in enumerate(groups):
@@ -45,18 +51,16 @@ def _apart(groups: Sequence[Group], random: np.random.Generator, whole: int) -> 
             if member.role == "out":
                 shared.setdefault((member.weight, member.dim), []).append(position)
     cut = {group for own in shared.values() if len(own) > 1 for group in own[whole::2]}
-    return (
-        [few if g in cut else np.arange(groups[g].size) for g, few in enumerate(_few(groups, random))] if cut else None
-    )
+    return [few if g in cut else np.arange(groups[g].size) for g, few in enumerate(_few(groups))] if cut else None
 
 
 # In the order in which they are tried; None where there is nothing of the kind to cut.
-CUTS: tuple[Callable[[Sequence[Group], np.random.Generator], Kept | None], ...] = (
-    random_cut,
-    lambda groups, random: _apart(groups, random, whole=0),
-    lambda groups, random: _apart(groups, random, whole=1),
-    lambda groups, random: _without(groups, first=1, last=0),
-    lambda groups, random: _without(groups, first=0, last=1),
+CUTS: tuple[Callable[[Sequence[Group]], Kept | None], ...] = (
+    lambda groups: _any(groups, seed=0),
+    lambda groups: _apart(groups, whole=0),
+    lambda groups: _apart(groups, whole=1),
+    lambda groups: _without(groups, first=1, last=0),
+    lambda groups: _without(groups, first=0, last=1),
     _few,
-    random_cut,
+    lambda groups: _any(groups, seed=1),
 )

@@ -184,7 +184,7 @@ class LabelPass(TorchDispatchMode):
             numbers: tuple[Any, ...] = ()
             if call is not None and torch.Tag.pointwise in call.func.tags:
                 numbers = tuple(arg for arg in call.args if isinstance(arg, (int, float)))
-            use = (self.site(), call.name if call else "", numbers)
+            use = (self.site(), self.module, call.name if call else "", numbers)
             for taken in labels.taken:
                 self.take(taken, use)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lcprune.graph.site import Site
 
-Use = tuple[Site, str, tuple[Any, ...]]  # where an operator ran, its name, and the numbers it was given
+Use = tuple[Site, str, str, tuple[Any, ...]]  # where an operator ran, in which module, its name, its numbers
 
 
 @dataclass(frozen=True, eq=False)

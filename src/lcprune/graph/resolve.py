@@ -39,6 +39,10 @@ class Units:
         """Where atoms (phantoms included) stand in the arrays above."""
         return np.where(atoms >= 0, atoms, len(self.unit_class) - self._phantoms + (-2 - atoms))
 
+    def classes_of(self, atoms: Atoms) -> set[int]:
+        """The classes that atoms belong to."""
+        return set(self.unit_class[self.position(atoms[atoms != -1])].tolist())
+
     @property
     def _phantoms(self) -> int:
         return len(self.unit_class) - self.weights
@@ -79,6 +83,27 @@ def components(count: int, a: Atoms, b: Atoms) -> Atoms:
     return parent
 
 
+def positions(discovered: Discover, atoms: Atoms) -> Atoms:
+    """Where atoms stand among all: phantoms come after those of weights."""
+    return np.where(atoms >= 0, atoms, discovered.atom_count + (-2 - atoms))
+
+
+def unit_classes(discovered: Discover, extra_edges: Iterable[tuple[Atoms, Atoms]] = ()) -> Atoms:
+    """Per atom, the representative of all that depend on one another."""
+    total = discovered.atom_count + discovered.phantom_count
+
+    def joined(edges: Iterable[tuple[Atoms, Atoms]]) -> Atoms:
+        pairs = list(edges)
+        a = np.concatenate([edge[0] for edge in pairs] or [_NONE])
+        b = np.concatenate([edge[1] for edge in pairs] or [_NONE])
+        return positions(discovered, np.stack([a, b]))
+
+    if discovered.classes is None:  # the same for every call: trials only add to it
+        discovered.classes = components(total, *joined(discovered.edges))
+    extra = discovered.classes[joined(extra_edges)]
+    return components(total, *extra)[discovered.classes] if extra.size else discovered.classes
+
+
 def resolve(
     discovered: Discover,
     extra_edges: Iterable[tuple[Atoms, Atoms]] = (),
@@ -91,34 +116,17 @@ def resolve(
         extra_edges: more ties, e.g. of grids.
         extra_frozen: more frozen atoms, e.g. after failed trials.
     """
-    weights, total = discovered.atom_count, discovered.atom_count + discovered.phantom_count
-
-    def place(atoms: Atoms) -> Atoms:
-        return np.where(atoms >= 0, atoms, weights + (-2 - atoms))
-
-    def joined(edges: Iterable[tuple[Atoms, Atoms]]) -> Atoms:
-        pairs = list(edges)
-        empty = np.empty(0, np.int64)
-        a = np.concatenate([edge[0] for edge in pairs] or [empty])
-        b = np.concatenate([edge[1] for edge in pairs] or [empty])
-        return place(np.stack([a, b]))
-
-    if discovered.classes is None:  # the same for every call: trials only add to it
-        discovered.classes = components(total, *joined(discovered.edges))
-    unit_class = discovered.classes
-    extra = unit_class[joined(extra_edges)]
-    if extra.size:
-        unit_class = components(total, *extra)[unit_class]
+    weights, unit_class = discovered.atom_count, unit_classes(discovered, extra_edges)
     reasons: dict[int, str] = {}
     for atoms, reason in [*discovered.frozen, *extra_frozen]:
-        for representative in set(unit_class[place(atoms)].tolist()):
+        for representative in set(unit_class[positions(discovered, atoms)].tolist()):
             reasons.setdefault(representative, reason)
 
     axis_of = np.repeat(np.arange(len(discovered.axes)), [axis.length for axis in discovered.axes])
     roles = axis_roles(discovered)
     first_use = _first_use(discovered, roles)
     groups, classes = _groups(discovered.axes, unit_class[:weights], axis_of, roles, first_use, reasons)
-    lookup = np.full(total, -1, dtype=np.int64)
+    lookup = np.full(len(unit_class), -1, dtype=np.int64)
     for position, own in enumerate(classes):
         lookup[own] = position
     group_of = lookup[unit_class]

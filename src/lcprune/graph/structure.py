@@ -77,7 +77,7 @@ class Structure:
             there if it runs layers that evaluation mode does not.
         discovered: the first run.
         pairs: which atoms met.
-        units: atoms sorted into units; replaced while trials go on.
+        units: atoms sorted into units; set and replaced while trials go on.
         ties: integers that follow a cut.
         natural: every weight keeps the order of its positions, whatever is cut.
         recall: what operators gave, while trials go on.
@@ -89,7 +89,7 @@ class Structure:
     outputs: dict[bool, list[tuple[str, Any]]]
     discovered: Discover
     pairs: Pairs
-    units: Units
+    units: Units = field(init=False)
     ties: list[AttributeTie] = field(default_factory=list)
     natural: bool = True
     recall: Recall | None = field(default=None, repr=False)

@@ -25,7 +25,7 @@ from lcprune.graph.discover import Atoms, Discover
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import signature
 from lcprune.graph.replay import Pairs
-from lcprune.graph.resolve import axis_roles, resolve
+from lcprune.graph.resolve import axis_roles
 from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched
 from lcprune.graph.structure import AttributeTie, Structure
 from lcprune.graph.trial import Trials
@@ -145,7 +145,7 @@ def _discover(bones: nn.Module, args: Inputs, values: Values | None = None) -> S
                 outputs[True] = signature(run.forward(args))
         set_mode(bones, training=False)
     run.finish()
-    return Structure(bones, args, outputs, run, Pairs(run), resolve(run), natural=not run.reordered)
+    return Structure(bones, args, outputs, run, Pairs(run), natural=not run.reordered)
 
 
 def _plain_ties(structure: Structure) -> Iterable[AttributeTie]:

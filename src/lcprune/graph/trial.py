@@ -10,24 +10,29 @@ channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.graph.cuts import CUTS, Kept, random_cut
-from lcprune.graph.discover import Atoms, Discover, Fact
+from lcprune.graph.attributes import candidates, cut_facts, likewise, reads
+from lcprune.graph.cuts import CUTS, Kept
+from lcprune.graph.discover import Atoms, Discover
 from lcprune.graph.equal_axes import equal_axes
 from lcprune.graph.recall import Recall
-from lcprune.graph.resolve import Units, resolve
+from lcprune.graph.resolve import Units, positions, resolve, unit_classes
 from lcprune.graph.structure import AttributeTie, Structure, TrialError
+from lcprune.surgery import AttributeChange
 
 _TRIALS = 400
 _CANDIDATES = 24
 _PAIRS = 6
 _SMALL = 10  # units of which a tenth, the least that limits keep, is one
+
+
+_Where = tuple[type[nn.Module] | None, str]  # a kind of module, and a line of code
 
 
 class Trials:
@@ -43,10 +48,10 @@ class Trials:
         self.discovered: Discover = structure.discovered
         self.frozen = list(frozen)
         self.modules = dict(structure.skeleton.named_modules())
-        self.random = np.random.default_rng(0)
         self.budget = _TRIALS
         self.kept: Kept = []
-        self.hopeless: set[tuple[type[nn.Module] | None, str]] = set()
+        self.hopeless: set[_Where] = set()
+        self.all_fail: set[tuple[_Where, int]] = set()  # where each of so many groups fails alone
         self._keys = self._grid_keys()
         self.options = dict.fromkeys(self._keys, 0)
         self.alike: list[tuple[Atoms, Atoms]] = []  # axes that are cut alike, position by position
@@ -68,7 +73,7 @@ class Trials:
         """Try and mend until all kinds of cuts succeed, one after another."""
         confirmed = 0
         while confirmed < len(CUTS) and self.structure.units.groups:
-            kept = CUTS[confirmed](self.structure.units.groups, self.random)
+            kept = CUTS[confirmed](self.structure.units.groups)
             failure = self._try(kept, self.structure.ties)
             if failure is None:
                 confirmed += 1
@@ -82,9 +87,6 @@ class Trials:
             self._mend(failure)
 
     # -- trying -------------------------------------------------------------------------------------------------
-
-    def _choose(self, only: set[int] | None = None) -> Kept:
-        return random_cut(self.structure.units.groups, self.random, only)
 
     def _try(self, kept: Kept | None, ties: Sequence[AttributeTie]) -> TrialError | None:
         """Make a cut, if there is one to make, and run it; the failure, if there is one."""
@@ -100,6 +102,11 @@ class Trials:
             self.structure.natural = False
         return None
 
+    def _only(self, group: int) -> Kept:
+        """The last cut, of one group alone."""
+        groups = self.structure.units.groups
+        return [own if g == group else np.arange(groups[g].size) for g, own in enumerate(self.kept)]
+
     def _further(self, failure: TrialError, after: TrialError | None) -> bool:
         return after is None or after.operations > failure.operations
 
@@ -112,85 +119,43 @@ class Trials:
             if self._follow_attribute(failure) or self._cut_alike(failure) or self._other_side(failure):
                 return
             self.hopeless.add(where)
-        self._freeze(failure)
+        self._freeze(failure, where)
 
     def _follow_attribute(self, failure: TrialError) -> bool:
-        candidates = list(self._candidates(failure))
-        batches: list[list[AttributeTie]] = [[tie] for tie in candidates]
-        if len(candidates) > 1:
+        found = list(candidates(failure, self.structure, self.modules))
+        batches: list[list[AttributeTie]] = [[tie] for tie in found]
+        if len(found) > 1:
             first: dict[tuple[str, str, int | None], AttributeTie] = {}
-            for tie in candidates:
-                first.setdefault((tie.module, tie.attribute, tie.index), tie)
+            for tie in found:
+                first.setdefault(_place(tie), tie)
             batches.append(list(first.values()))
+        # Numbers that were not read before the failure change nothing, nor do those that have been tried.
+        with reads({tie.module: self.modules[tie.module] for tie in found}) as read:
+            self._try(self.kept if found else None, self.structure.ties)
+        tried = {self._changes(self.structure.ties, read)}
         for batch in batches[:_CANDIDATES]:
-            replaced = {(tie.module, tie.attribute, tie.index) for tie in batch}
-            ties = [t for t in self.structure.ties if (t.module, t.attribute, t.index) not in replaced] + batch
+            replaced = set(map(_place, batch))
+            ties = [tie for tie in self.structure.ties if _place(tie) not in replaced] + batch
+            changes = self._changes(ties, read)
+            if changes in tried:
+                continue
+            tried.add(changes)
             # The same cut as before, so that getting further is not luck.
             if self._further(failure, self._try(self.kept, ties)):
                 for tie in batch:
-                    ties += self._likewise(tie, ties)
+                    ties += likewise(tie, ties, self.discovered.facts, self.modules)
                 self.structure.ties = ties
                 return True
         return False
 
-    def _candidates(self, failure: TrialError) -> Iterator[AttributeTie]:
-        """Integers kept by modules near the failure that equal the length of an axis that is being cut.
-
-        First the running modules, then those that ran inside the innermost of them (a shortcut that pads, say).
-        """
-        stack = list(dict.fromkeys(reversed(failure.stack)))
-        prefix = f"{stack[0]}." if stack and stack[0] else ""
-        inside = [place for place in self.discovered.facts if place.startswith(prefix) and place not in stack]
-        seen = {(tie.module, tie.attribute, tie.index, tie.atoms.tobytes()) for tie in self.structure.ties}
-        involved = self._classes(failure.atoms)
-        for place in [*stack, *reversed(inside)]:
-            owners = stack if place in stack else [place]
-            for fact in self._cut_facts(place):
-                if place not in stack and involved and not involved & self._classes(fact.atoms):
-                    continue
-                for name in owners:
-                    for attribute, index, value in _integers(self.modules[name]):
-                        key = (name, attribute, index, fact.atoms.tobytes())
-                        if value == fact.size and key not in seen:
-                            seen.add(key)
-                            yield AttributeTie(name, attribute, index, value, fact.atoms)
-
-    def _cut_facts(self, module: str) -> list[Fact]:
-        units = self.structure.units
-        return [
-            fact
-            for fact in self.discovered.facts.get(module, [])
-            if (units.group_of[units.position(fact.atoms)] >= 0).any()
-        ]
-
-    def _likewise(self, tie: AttributeTie, ties: Sequence[AttributeTie]) -> list[AttributeTie]:
-        """The same attribute of the other modules of the same class, by the same place among their facts."""
-        kind = type(self.modules[tie.module])
-        known = {(other.module, other.attribute, other.index) for other in ties}
-        found = []
-        for place, facts in self.discovered.facts.items():
-            if place != tie.module and not place.startswith(f"{tie.module}." if tie.module else ""):
-                continue
-            inner = place[len(tie.module) :]
-            for ordinal, fact in enumerate(facts):
-                if fact.size == tie.old and np.array_equal(fact.atoms, tie.atoms):
-                    found.append((inner, ordinal))
-        result = []
-        for name, module in self.modules.items():
-            if type(module) is not kind or (name, tie.attribute, tie.index) in known:
-                continue
-            values = {(attribute, index): value for attribute, index, value in _integers(module)}
-            value = values.get((tie.attribute, tie.index))
-            for inner, ordinal in found:
-                facts = self.discovered.facts.get(name + inner, [])
-                if ordinal < len(facts) and facts[ordinal].size == value:
-                    result.append(AttributeTie(name, tie.attribute, tie.index, value, facts[ordinal].atoms))
-                    break
-        return result
+    def _changes(self, ties: Sequence[AttributeTie], read: set[tuple[str, str]]) -> frozenset[AttributeChange]:
+        """What this cut changes of numbers that are read."""
+        changes = self.structure.changes(self.structure.keeps(self.kept), ties)
+        return frozenset(change for change in changes if (change.module, change.attribute) in read)
 
     def _other_side(self, failure: TrialError) -> bool:
         """Cut a grid that is involved along another of its sides."""
-        involved = self._classes(failure.atoms)
+        involved = self.structure.units.classes_of(failure.atoms)
         units = self.structure.units
         for position, grid in enumerate(self.discovered.grids):
             key = self._keys[position]
@@ -200,51 +165,50 @@ class Trials:
             for option in range(before + 1, grid.options):
                 self.options[key] = option
                 self._resolve()
-                if self._further(failure, self._try(self._choose(), self.structure.ties)):
+                if self._further(failure, self._try(CUTS[0](self.structure.units.groups), self.structure.ties)):
                     return True
-            self.options[key] = before
-            self._resolve()
+            self.options[key], self.structure.units = before, units
         return False
 
     def _cut_alike(self, failure: TrialError) -> bool:
         """Cut two axes alike: code takes one's length for the other's, as attention does with tokens and heads."""
-        before, involved = self.alike, self._classes(failure.atoms)
+        before, involved = self.alike, self.structure.units.classes_of(failure.atoms)
+        units, facts = self.structure.units, self.discovered.facts
         for owner in list(dict.fromkeys(reversed(failure.stack)))[:2] if failure.sizes else []:
             kind = type(self.modules[owner])
             others = [name for name, module in self.modules.items() if type(module) is kind and name != owner]
-            units, facts = self.structure.units, self.discovered.facts
             likes = [equal_axes(name, facts, units) for name in others]
             own = sorted(equal_axes(owner, facts, units).items(), key=lambda item: not involved & item[1][2])
             for place, pair in own[:_PAIRS]:
                 self.alike = [*before, pair[:2], *(like[place][:2] for like in likes if place in like)]
                 self._resolve()
-                if all(self._further(failure, self._try(self._choose(), self.structure.ties)) for _ in range(2)):
+                cuts = [cut(self.structure.units.groups) for cut in (CUTS[0], CUTS[-1])]
+                if all(self._further(failure, self._try(kept, self.structure.ties)) for kept in cuts):
                     return True
-                self.alike = before
-                self._resolve()
+                self.alike, self.structure.units = before, units
         return False
 
-    def _freeze(self, failure: TrialError) -> None:
+    def _freeze(self, failure: TrialError, where: _Where) -> None:
         """Freeze the groups that fail alone; if none does, all that are involved."""
         units = self.structure.units
         positions = units.position(failure.atoms[failure.atoms != -1])
         groups = sorted(set(units.group_of[positions].tolist()) - {-1})
         if not groups:
             for place in dict.fromkeys(reversed(failure.stack)):
-                facts = self._cut_facts(place)
+                facts = cut_facts(self.structure, place)
                 if facts:
                     groups = sorted(
                         {g for f in facts for g in units.group_of[units.position(f.atoms)].tolist() if g >= 0}
                     )
                     break
         groups = groups or list(range(len(units.groups)))
-        alone = (
-            [group for group in groups[:8] if self._try(self._choose({group}), self.structure.ties) is not None]
-            if len(groups) > 1
-            else groups
-        )
-        where = failure.stack[-1] if failure.stack else ""
-        self._freeze_groups(alone or groups, f"{where}: {failure}" if where else str(failure))
+        if len(groups) > 1 and (where, len(groups)) not in self.all_fail:
+            alone = [group for group in groups[:8] if self._try(self._only(group), self.structure.ties) is not None]
+            if alone == groups:
+                self.all_fail.add((where, len(groups)))
+            groups = alone or groups
+        module = failure.stack[-1] if failure.stack else ""
+        self._freeze_groups(groups, f"{module}: {failure}" if module else str(failure))
 
     def _freeze_groups(self, groups: Sequence[int] | range, reason: str) -> None:
         units = self.structure.units
@@ -257,20 +221,29 @@ class Trials:
 
     def _release(self) -> None:
         """Let go of attributes that merely equal a width: the cut network runs as well when they stay."""
+        structure, doubtful = self.structure, self._doubtful()
+        with reads({tie.module: self.modules[tie.module] for tie in doubtful}) as read:
+            self._try(CUTS[-1](structure.units.groups) if doubtful else None, structure.ties)
+        unread = [tie for tie in doubtful if (tie.module, tie.attribute) not in read]
+        structure.ties = [tie for tie in structure.ties if tie not in unread]
         kinds: dict[Any, list[AttributeTie]] = {}
-        for tie in self.structure.ties:
-            if _place(tie) not in self._certain:
+        for tie in doubtful:
+            if tie not in unread:
                 kinds.setdefault((type(self.modules[tie.module]), tie.attribute, tie.index), []).append(tie)
         for own in kinds.values():
-            rest = [tie for tie in self.structure.ties if tie not in own]
-            if all(self._try(cut(self.structure.units.groups, self.random), rest) is None for cut in CUTS):
-                self.structure.ties = rest
+            rest = [tie for tie in structure.ties if tie not in own]
+            if all(self._try(cut(structure.units.groups), rest) is None for cut in CUTS):
+                structure.ties = rest
+
+    def _doubtful(self) -> list[AttributeTie]:
+        return [tie for tie in self.structure.ties if _place(tie) not in self._certain]
 
     def _freeze_computed(self) -> bool:
         """Freeze channels whose number follows a cut in an attribute that the code also computes with."""
         units, found = self.structure.units, False
-        doubtful = [tie for tie in self.structure.ties if _place(tie) not in self._certain]
-        used = self.structure.computed_with(self._choose()) if units.groups and doubtful else set()
+        doubtful = self._doubtful()
+        kept = CUTS[-1](units.groups)  # it runs: it was tried last
+        used = self.structure.computed_with(kept) if kept and doubtful else set()
         for tie in doubtful:
             groups = set(units.group_of[units.position(tie.atoms)].tolist()) - {-1}
             if (tie.module, tie.attribute) in used and groups:
@@ -293,14 +266,11 @@ class Trials:
                     (np.flatnonzero(structure.units.group_of[: structure.units.weights] == place), str(fault))
                 )
                 found = True
-        self._resolve()
+        if found:
+            self._resolve()
         return found
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
-
-    def _classes(self, atoms: Atoms) -> set[int]:
-        units = self.structure.units
-        return set(units.unit_class[units.position(atoms[atoms != -1])].tolist())
 
     def _grid_keys(self) -> list[tuple[type[nn.Module], int]]:
         """Grids of modules of one class, at the same place in them, are cut alike."""
@@ -317,24 +287,20 @@ class Trials:
 
     def _with_grids(self) -> Units:
         """Tie grids that are not rectangular yet; ties of one can settle another, so in the order of the run."""
-        units = resolve(self.discovered, self.alike, self.frozen)
+        classes = unit_classes(self.discovered, self.alike)
         edges: list[tuple[Atoms, Atoms]] = list(self.alike)
         for position, grid in enumerate(self.discovered.grids):
-            if not _rectangular(units, grid.atoms, grid.sides):
+            if not _rectangular(classes[positions(self.discovered, grid.atoms)], grid.sides):
                 edges.append(grid.edges(min(self.options[self._keys[position]], grid.options - 1)))
-        return resolve(self.discovered, edges, self.frozen) if len(edges) > len(self.alike) else units
+        return resolve(self.discovered, edges, self.frozen)
 
 
 def _place(tie: AttributeTie) -> tuple[str, str, int | None]:
     return tie.module, tie.attribute, tie.index
 
 
-# Cuts that must all succeed, one after another.
-
-
-def _rectangular(units: Units, atoms: NDArray[np.int64], sides: int) -> bool:
-    """Whether the units already run along whole lines of the grid, so that any cut leaves a grid."""
-    classes = units.unit_class[units.position(atoms)]
+def _rectangular(classes: NDArray[np.int64], sides: int) -> bool:
+    """Whether the units of a grid already run along whole lines of it, so that any cut leaves a grid."""
     if sides == 1:
         return bool((classes == classes[:1]).all())
     for side in range(sides):
@@ -342,14 +308,3 @@ def _rectangular(units: Units, atoms: NDArray[np.int64], sides: int) -> bool:
         if bool((classes == classes[first]).all()):
             return True
     return False
-
-
-def _integers(module: nn.Module) -> Iterator[tuple[str, int | None, int]]:
-    """Integer attributes of a module, and integers in its lists and tuples."""
-    for name, value in vars(module).items():
-        if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            yield name, None, value
-        elif isinstance(value, (list, tuple)) and 0 < len(value) <= 16:
-            for index, entry in enumerate(value):
-                if isinstance(entry, int) and not isinstance(entry, bool) and entry > 1:
-                    yield name, index, entry

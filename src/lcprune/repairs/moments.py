@@ -17,6 +17,7 @@ from lcprune.repairs.watch import Run
 from lcprune.repairs.wiring import Site
 
 _PLACES = 256  # of a feature map, at most: neighbours say nearly the same
+_NOISE = 0.01  # what channels per image add to every variance, as a share of the mean one: few images are not believed
 
 
 @dataclass(eq=False)
@@ -28,12 +29,14 @@ class Moments:
         total: sum of the rows.
         products: sums of the products of two channels.
         count: number of rows.
+        images: that they come from.
     """
 
     shift: Tensor
     total: Tensor
     products: Tensor
     count: int = 0
+    images: int = 0
 
     @classmethod
     def like(cls, values: Tensor) -> Moments:
@@ -48,6 +51,7 @@ class Moments:
         self.total += flat.sum(1, dtype=torch.float64)
         self.products += (flat @ flat.T).double()
         self.count += flat.shape[1]
+        self.images += len(values)
 
     @property
     def mean(self) -> Tensor:
@@ -62,10 +66,13 @@ class Moments:
 
 
 def joined(parts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
-    """Mean and second moment of all runs of a layer."""
+    """Mean and second moment of all runs of a layer; the fewer images there were, the less channels are related."""
     count = sum(part.count for part in parts)
     mean = torch.stack([part.mean * (part.count / count) for part in parts]).sum(0)
-    return mean, torch.stack([part.second * (part.count / count) for part in parts]).sum(0)
+    second = torch.stack([part.second * (part.count / count) for part in parts]).sum(0)
+    variance = (second.diagonal() - mean.square()).mean().clamp(min=0)
+    second.diagonal().add_(_NOISE * len(mean) / parts[0].images * variance)
+    return mean, second
 
 
 @contextlib.contextmanager

@@ -325,7 +325,7 @@ def constant_pad(run: LabelPass, call: Call, out: Any) -> Outcome:
             if before < 0 or after < 0:
                 whole = layer
                 layer = layer.narrow(dim, max(0, -before), layer.shape[dim] + min(0, before) + min(0, after))
-                run.take(Taken(run.site(), whole, layer), (run.site(), call.name, ()))
+                run.take(Taken(run.site(), whole, layer), (run.site(), run.module, call.name, ()))
             pieces = [layer]
             for amount, place in ((before, 0), (after, len(pieces))):
                 if amount > 0:
