@@ -182,6 +182,7 @@ def of_tuning(options: argparse.Namespace) -> None:
                 plan, seconds = planned(options, graph, dataset, method, limit, seed)
                 network = plan.apply(model)
                 before = judged(network, dataset, options)["accuracy"]
+                row["candidates"] = options.candidates if method in imagenet.SEARCHES else None
                 rows.append(row | {"macs": plan.macs / graph.macs, "search_seconds": seconds, "before": before})
                 plans.append(plan)
                 networks.append(network)
@@ -213,7 +214,7 @@ def show_imagenet(record: dict[str, Any], ours: dict[str, Any]) -> None:
             for row in [*record.get("measure", []), *ours.get("measure", [])]
             if row["network"] == full["network"] and row["method"] in WORDS
         ]
-        ways = [how for how in imagenet.WORDS if imagenet.rows_of(mine, how=how)]
+        ways = [how for how in ("none", *imagenet.WAYS) if imagenet.rows_of(mine, how=how)]
         print(f"\n**{imagenet.NETWORKS[full['network']][2]}**, {100 * full['accuracy']:.1f} %\n")
         heads = " | ".join(imagenet.WORDS[how] for how in ways)
         print(f"| MACs | method | {heads} |\n|---|---|" + "---|" * len(ways))
