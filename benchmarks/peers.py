@@ -120,13 +120,19 @@ def show_cuts(options: argparse.Namespace) -> None:
             print(f"| {words} | " + " | ".join(map(str, counts)) + " |")
     both = [name for name in common if all(by_tool[tool][name]["verdict"] == "right" for tool in TOOLS)]
     if both:
-        below = [statistics.median(TARGET - by_tool[tool][name]["macs"] for name in both) for tool in TOOLS]
-        print(f"| MACs below the limit, in points (median of {len(both)}) | ", end="")
-        print(" | ".join(f"{100 * one:.2f}" for one in below) + " |")
-        seconds = [statistics.median(by_tool[tool][name]["cut_s"] for name in both) for tool in TOOLS]
-        print("| seconds of one core, trace and cut (median) | " + " | ".join(f"{one:.1f}" for one in seconds) + " |")
-        proof = statistics.median(by_tool["lcprune"][name]["verify_s"] for name in both)
-        print(f"| seconds of the proof (median) | {proof:.1f} | none |")
+        ours, theirs = ([by_tool[tool][name] for name in both] for tool in TOOLS)
+        below = [statistics.median(100 * (TARGET - record["macs"]) for record in records) for records in (ours, theirs)]
+        print(f"| MACs below the limit, in points (median of {len(both)}) | {below[0]:.2f} | {below[1]:.2f} |")
+        seconds = [statistics.median(record["trace_s"] for record in records) for records in (ours, theirs)]
+        print(f"| seconds of one core, trace (median) | {seconds[0]:.1f} | {seconds[1]:.1f} |")
+        steps = statistics.median(record["steps"] for record in theirs)
+        seconds = [statistics.median(record["cut_s"] for record in records) for records in (ours, theirs)]
+        print(f"| trace and cut (median) | {seconds[0]:.1f} | {seconds[1]:.1f}, in {steps:.0f} steps |")
+        proved = statistics.median(record["cut_s"] + record["verify_s"] for record in ours)
+        print(f"| trace, cut and proof (median) | {proved:.1f} | has none |")
+    for tool, found in by_tool.items():
+        wrong = [f"{name} ({VERDICTS[found[name]['verdict']]})" for name in common if found[name]["verdict"] != "right"]
+        print(f"\n{tool}, not right: {', '.join(wrong) or 'none'}.")
 
 
 def main() -> None:

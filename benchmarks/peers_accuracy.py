@@ -1,11 +1,13 @@
 """Accuracy beside Torch-Pruning, before and after tuning: `peers.py imagenet` and `peers.py tune`.
 
-Torch-Pruning ranks all channels together, as its guide does: global pruning in many small steps until the limit is met,
-the classifier left out, and at least a tenth of every layer kept, as with lcprune. Its three rankings here:
+Torch-Pruning prunes as its guide does: in many small steps until the limit is met, the classifier left out, and at
+least a tenth of every layer kept, as with lcprune:
 
-    tp-magnitude  GroupMagnitudeImportance(p=2); GroupNormPruner without sparse training makes the same cuts
-    tp-lamp       LAMPImportance(p=2)
-    tp-taylor     GroupTaylorImportance(), by gradients on the labelled images that lcprune's search may see, too
+    tp-magnitude  GroupMagnitudeImportance(p=2), all channels in one ranking; GroupNormPruner without sparse training
+                  makes the same cuts
+    tp-lamp       LAMPImportance(p=2), one ranking
+    tp-taylor     GroupTaylorImportance(), one ranking, by gradients on the labelled images of lcprune's search
+    tp-uniform    GroupMagnitudeImportance(p=2), the same share of every layer
 """
 
 from __future__ import annotations
@@ -38,12 +40,13 @@ WORDS = {
     "tp-magnitude": "Torch-Pruning, group magnitude",
     "tp-lamp": "Torch-Pruning, LAMP",
     "tp-taylor": "Torch-Pruning, Taylor",
+    "tp-uniform": "Torch-Pruning, the same share everywhere",
     "naive": "lcprune, naive",
     "affine": "lcprune, LcP, affine",
     "lcp": "lcprune, LcP",
 }
 METHODS = {
-    "imagenet": ("tp-magnitude", "tp-lamp", "tp-taylor", "affine"),  # naive and lcp: imagenet.py measure
+    "imagenet": ("tp-magnitude", "tp-lamp", "tp-taylor", "tp-uniform", "affine"),  # naive and lcp: imagenet.py measure
     "tune": ("tp-magnitude", "tp-taylor", "naive", "affine", "lcp"),
 }
 LIMITS = {"imagenet": ("85%", "70%", "58%", "50%"), "tune": ("50%", "30%")}
@@ -65,11 +68,9 @@ def peer_plans(
     """What Torch-Pruning keeps at each limit, the loosest first, as a plan; and the seconds so far."""
     import torch_pruning
 
-    importance = {
-        "tp-magnitude": lambda: torch_pruning.importance.GroupMagnitudeImportance(p=2),
-        "tp-lamp": lambda: torch_pruning.importance.LAMPImportance(p=2),
-        "tp-taylor": lambda: torch_pruning.importance.GroupTaylorImportance(),
-    }[method]()
+    rankings = torch_pruning.importance
+    magnitude = rankings.GroupMagnitudeImportance(p=2)
+    others = {"tp-lamp": rankings.LAMPImportance(p=2), "tp-taylor": rankings.GroupTaylorImportance()}
     began = time.perf_counter()
     small = copy.deepcopy(graph.model)
     if method == "tp-taylor":
@@ -81,8 +82,8 @@ def peer_plans(
     pruner = torch_pruning.pruner.BasePruner(
         small,
         graph.example_inputs[0],
-        importance=importance,
-        global_pruning=True,
+        importance=others.get(method, magnitude),
+        global_pruning=method != "tp-uniform",
         pruning_ratio=1.0,
         max_pruning_ratio=1 - FLOOR,
         iterative_steps=STEPS,
@@ -181,6 +182,7 @@ def of_tuning(options: argparse.Namespace) -> None:
                 plan, seconds = planned(options, graph, dataset, method, limit, seed)
                 network = plan.apply(model)
                 before = judged(network, dataset, options)["accuracy"]
+                row["candidates"] = options.candidates if method in imagenet.SEARCHES else None
                 rows.append(row | {"macs": plan.macs / graph.macs, "search_seconds": seconds, "before": before})
                 plans.append(plan)
                 networks.append(network)
@@ -212,7 +214,7 @@ def show_imagenet(record: dict[str, Any], ours: dict[str, Any]) -> None:
             for row in [*record.get("measure", []), *ours.get("measure", [])]
             if row["network"] == full["network"] and row["method"] in WORDS
         ]
-        ways = [how for how in imagenet.WORDS if imagenet.rows_of(mine, how=how)]
+        ways = [how for how in ("none", *imagenet.WAYS) if imagenet.rows_of(mine, how=how)]
         print(f"\n**{imagenet.NETWORKS[full['network']][2]}**, {100 * full['accuracy']:.1f} %\n")
         heads = " | ".join(imagenet.WORDS[how] for how in ways)
         print(f"| MACs | method | {heads} |\n|---|---|" + "---|" * len(ways))
