@@ -17,7 +17,8 @@ from lcprune.repairs.watch import Run
 from lcprune.repairs.wiring import Site
 
 _PLACES = 256  # of a feature map, at most: neighbours say nearly the same
-_NOISE = 0.01  # what channels per image add to every variance, as a share of the mean one: few images are not believed
+_ENOUGH = 20  # images per channel, to know how channels are related
+_NOISE = 0.01  # what doubt adds to every variance, as a share of the mean one
 
 
 @dataclass(eq=False)
@@ -65,13 +66,18 @@ class Moments:
         return self.products / self.count + torch.outer(mean, shift) + torch.outer(shift, mean + shift)
 
 
+def doubt(channels: int, images: int) -> float:
+    """Channels per image, beyond those that images tell well: few images of many channels show what is not there."""
+    return max(0.0, channels / images - 1 / _ENOUGH)
+
+
 def joined(parts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
-    """Mean and second moment of all runs of a layer; the fewer images there were, the less channels are related."""
+    """Mean and second moment of all runs of a layer; the more doubt, the less channels are related."""
     count = sum(part.count for part in parts)
     mean = torch.stack([part.mean * (part.count / count) for part in parts]).sum(0)
     second = torch.stack([part.second * (part.count / count) for part in parts]).sum(0)
     variance = (second.diagonal() - mean.square()).mean().clamp(min=0)
-    second.diagonal().add_(_NOISE * len(mean) / parts[0].images * variance)
+    second.diagonal().add_(_NOISE * doubt(len(mean), parts[0].images) * variance)
     return mean, second
 
 

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from lcprune.batches import Batch, call
 from lcprune.repairs.layers import groups_of, patches, rows, some_places, write
+from lcprune.repairs.moments import doubt
 from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
 from lcprune.repairs.statistics import statistics_of
 from lcprune.repairs.wiring import Site, Wiring
 
 _PLACES = 32  # of a feature map, at most
-_CHANNEL_RIDGE, _CHANNEL_NOISE = 1e-3, 0.2  # of the mean square: always, and for every channel per image
+_CHANNEL_RIDGE, _CHANNEL_NOISE = 1e-3, 0.2  # of the mean square: always, and times the doubt
 _PATCH_RIDGE, _PATCH_NOISE = 0.03, 0.5
 _PATCHES = 2**26  # numbers in the patches of one layer, at most
 _WIDEST = 8192  # inputs times taps of a patch: more are not fitted by patch
@@ -132,7 +133,7 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     squares = b.square().mean((1, 2)).double()
     a, b = (_centre(a, 2)[0], _centre(b, 2)[0]) if centred else (a, b)
     own, cross = (b @ b.mT).double() / b.shape[2], (a @ b.mT).double() / b.shape[2]
-    damp = ridge(own, _CHANNEL_RIDGE + _CHANNEL_NOISE * own.shape[1] / len(given), squares)
+    damp = ridge(own, _CHANNEL_RIDGE + _CHANNEL_NOISE * doubt(own.shape[1], len(given)), squares)
     itself = torch.zeros_like(cross)  # with nothing else known, a channel stands for itself
     kept = site.columns.inputs.to(given.device) % reads
     itself.scatter_(1, kept[:, None, :], 1.0)
@@ -150,7 +151,7 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     if flat.shape[2] <= _WIDEST:
         gram = (patch.mT @ patch).double() / patch.shape[1]
         error = (patch.mT @ (target - patch @ flat.float().mT)).double() / patch.shape[1]
-        share = _PATCH_RIDGE + _PATCH_NOISE * gram.shape[1] / len(given)
+        share = _PATCH_RIDGE + _PATCH_NOISE * doubt(gram.shape[1], len(given))
         flat = flat + torch.linalg.solve(gram + ridge(gram, share, squares), error).mT
     if not bool(flat.isfinite().all()):
         return
