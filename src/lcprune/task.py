@@ -17,7 +17,7 @@ from torch import nn
 from lcprune.batches import collate, fingerprint
 from lcprune.engine import Engine, LocalEngine
 from lcprune.errors import ConfigError, DataError
-from lcprune.evaluate import DISTANCE, REPAIR, Evaluation, Evaluator, answered, measured
+from lcprune.evaluate import DISTANCE, REPAIR, Evaluation, Evaluator, answered, measured, parted
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.repairs.quick import QuickRepair
 from lcprune.scoring import metrics
@@ -128,7 +128,8 @@ class Task:
         """What gives candidates their stand-ins; None where they get none."""
         if self.evaluation.after != REPAIR:
             return None
-        return measured(self.graph, collate(self.need_images(), 128, next(self.graph.model.parameters()).device))
+        fitted, _ = parted(self.need_images(), self.evaluation)
+        return measured(self.graph, collate(fitted, 128, next(self.graph.model.parameters()).device))
 
     @property
     def loss_fn(self) -> Callable[[Any, Any], torch.Tensor]:

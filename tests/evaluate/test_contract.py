@@ -211,7 +211,9 @@ def test_the_evaluator_fits_device_and_search(plain, digits) -> None:
     assert isinstance(made(evaluator="zero", prepare=lambda model, batches: None), SlicingEvaluator)
     assert isinstance(made(evaluator="zero", after="statistics"), ZeroingEvaluator)
     assert made(evaluator="zero", after="cut").preparation is None
-    assert [batch.size for batch in made(batch_size=40).batches] == [40, 24]
+    assert [batch.size for batch in made(after="cut", batch_size=40).batches] == [40, 24]
+    judging = made(batch_size=20)  # the other half repairs
+    assert [batch.size for batch in judging.batches] == [20, 12]
 
 
 @pytest.mark.gpu

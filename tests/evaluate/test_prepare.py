@@ -66,21 +66,24 @@ def test_a_users_own_preparation_is_called_with_the_smaller_network(plain, digit
 @pytest.mark.parametrize("evaluator", ["slice", "zero"])
 @pytest.mark.parametrize("after", ["repair", "statistics"])
 def test_candidates_are_judged_as_the_networks_that_a_repair_makes(after, evaluator, trained, digits) -> None:
-    samples = draw(digits.train, 120, seed=0)
+    samples = draw(digits.train, 240, seed=0)
     judge = make_evaluator(trained.graph, samples, Evaluation(after=after, evaluator=evaluator))
-    batches, rng = collate(samples, 120), np.random.default_rng(5)
+    # Those that a repair was fitted to do not judge it.
+    first, others = collate(samples, 120)
+    fitted, judging = (first, others) if after == "repair" else (first, collate(samples, 240)[0])
+    rng = np.random.default_rng(5)
     for _ in range(3):
         kept = [np.sort(rng.permutation(g.size)[: rng.integers(1, g.size + 1)]) for g in trained.graph.groups]
         plan = trained.graph.plan(kept)
         small = plan.apply(trained.graph.model).eval()
         if after == "repair":
-            wiring = look(copy.deepcopy(trained.model).eval(), plan, batches[0].inputs[:2])
+            wiring = look(copy.deepcopy(trained.model).eval(), plan, fitted.inputs[:2])
             whole = copy.deepcopy(trained.model).eval()
             with torch.no_grad():
-                stand_in(whole, small, wiring.sites, measure(whole, wiring.sites, batches))
-        renew_statistics(small, batches)
+                stand_in(whole, small, wiring.sites, measure(whole, wiring.sites, [fitted]))
+        renew_statistics(small, [fitted if after == "repair" else collate(samples, 128)[0]])
         with torch.no_grad():
-            expected = float(cross_entropy(small(batches[0].inputs), batches[0].target))
+            expected = float(cross_entropy(small(judging.inputs), judging.target))
         assert judge.loss(kept) == pytest.approx(expected, rel=2e-3)
     assert judge.work.sliced == (3 if evaluator == "slice" else 0)
 
@@ -88,10 +91,10 @@ def test_candidates_are_judged_as_the_networks_that_a_repair_makes(after, evalua
 @pytest.mark.parametrize("evaluator", ["slice", "zero"])
 def test_nothing_removed_nothing_changed(evaluator, plain, digits) -> None:
     samples = draw(digits.train, 256, seed=0)
-    (batch,) = collate(samples, 256)
-    with torch.no_grad():
-        expected = float(cross_entropy(copy.deepcopy(plain.model).eval()(batch.inputs), batch.target))
-    for after in ("repair", "statistics"):
+    for after, judging in (("repair", samples[128:]), ("statistics", samples)):
+        (batch,) = collate(judging, 256)
+        with torch.no_grad():
+            expected = float(cross_entropy(copy.deepcopy(plain.model).eval()(batch.inputs), batch.target))
         judge = make_evaluator(plain.graph, samples, Evaluation(after=after, evaluator=evaluator))
         assert judge.full_loss() == pytest.approx(expected, rel=1e-4)
 

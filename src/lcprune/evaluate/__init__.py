@@ -7,7 +7,7 @@ evaluator.loss(kept)      # the loss of the physically pruned and repaired netwo
 from lcprune.evaluate.evaluation import CUT, DISTANCE, REPAIR, Evaluation
 from lcprune.evaluate.evaluator import Evaluator, Work
 from lcprune.evaluate.make import make_evaluator
-from lcprune.evaluate.prepare import measured
+from lcprune.evaluate.prepare import measured, parted
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.unlabelled import FromWhole, answered
 from lcprune.evaluate.zeroing import ZeroingEvaluator
@@ -25,4 +25,5 @@ __all__ = [
     "answered",
     "make_evaluator",
     "measured",
+    "parted",
 ]

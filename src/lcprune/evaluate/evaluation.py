@@ -25,7 +25,8 @@ class Evaluation:
         data: iterable of (input, target) batches, or of inputs alone.
         loss_fn: `loss_fn(output, target)`, a mean over the batch; "distance" looks at no targets and compares outputs
             with those of the whole network. None is cross-entropy where there are targets, and the distance otherwise.
-        images: that are drawn from the data once.
+        images: that are drawn from the data once. After repair, half of them, at most 1,000, serve to repair
+            candidates, and the others judge.
         batch_size: images per forward pass while judging; None chooses.
         precision: arithmetic of candidates: "fp32", "bf16", or "tf32" (on a GPU). Unless it is "fp32", a search judges
             its best `Search.finalists` again in fp32 before one is chosen. Candidates that the user prepares are always

@@ -14,7 +14,7 @@ from lcprune.errors import PlanError, SearchError
 from lcprune.evaluate.evaluation import Evaluation
 from lcprune.evaluate.evaluator import Evaluator
 from lcprune.evaluate.layout import runs
-from lcprune.evaluate.prepare import Preparation
+from lcprune.evaluate.prepare import Preparation, parted
 from lcprune.evaluate.race import stage_size
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
@@ -47,8 +47,10 @@ def make_evaluator(
     """
     device = next(graph.model.parameters()).device
     bf16.refuse_network(graph.model, device, SearchError)
-    batches = collate(samples, how.batch_size or default_batch_size(graph, len(samples), device), device)
-    preparation = Preparation(graph, batches, how, quick) if how.prepares else None
+    fitted, judged = parted(samples, how)
+    batches = collate(judged, how.batch_size or default_batch_size(graph, len(judged), device), device)
+    to_fit = batches if fitted is judged else collate(fitted, batches[0].size, device)
+    preparation = Preparation(graph, to_fit, how, quick) if how.prepares else None
     # What the user prepares is judged in float32.
     precision = "fp32" if how.prepare else bf16.settle(how.precision, device, SearchError)
     if precision == "bf16" and not runs(graph.model, batches[0], bf16=True):

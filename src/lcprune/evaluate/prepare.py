@@ -1,13 +1,14 @@
 """What is done to a candidate before it is judged: a quick repair, new batch-norm statistics, what the user wants.
 
 What a user gets in the end is a repaired network, so that is what candidates are judged as. The loss right after the
-cut says little where every cut network is no better than guessing.
+cut says little where every cut network is no better than guessing. Images that stand-ins were fitted to flatter those
+who lean on them most, so candidates are judged by others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -32,7 +33,7 @@ class Preparation:
 
     Args:
         graph: of the network.
-        batches: the images, on the network's device.
+        batches: images to fit to, on the network's device.
         how: the settings.
         quick: what was measured of the network before; None measures it.
 
@@ -59,6 +60,14 @@ class Preparation:
         if self.how.prepare is not None:
             self.how.prepare(model, self.batches)
         model.eval()
+
+
+def parted(samples: Sequence[Any], how: Evaluation) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The images that candidates are repaired with, and those that judge them: others, where there are two or more."""
+    if how.after != REPAIR or len(samples) < 2:
+        return samples, samples
+    count = min(MEASURED, len(samples) // 2)
+    return samples[:count], samples[count:]
 
 
 def measured(graph: ChannelGraph, batches: Sequence[Batch]) -> QuickRepair:
