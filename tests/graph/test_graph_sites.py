@@ -12,6 +12,7 @@ from torch.nn.modules import module as torch_module
 
 import lcprune
 from lcprune.graph.attributes import reads
+from lcprune.graph.cuts import CUTS
 from lcprune.graph.discover import Discover
 
 
@@ -99,3 +100,15 @@ def test_trace_hears_no_other_thread() -> None:
         stop.set()
         other.join()
     assert not torch_module._global_forward_hooks and not torch_module._global_forward_pre_hooks
+
+
+def test_groups_of_one_size_are_cut_to_different_numbers() -> None:
+    """Otherwise nobody sees that code takes the length of one for that of another."""
+    model = nn.Sequential(*(nn.Conv2d(3 if i == 0 else 6, 6, 1) for i in range(5)))
+    groups = lcprune.trace(model, torch.randn(1, 3, 4, 4)).groups
+    assert len(groups) == 4
+    for cut in (CUTS[0], CUTS[-1]):
+        counts = [len(kept) for kept in cut(groups) or []]
+        assert sorted(counts) == [2, 3, 4, 5]
+        fewer = cut(groups[1:]) or []  # one has frozen: hardly anything else changes
+        assert sum(np.array_equal(*pair) for pair in zip(fewer, (cut(groups) or [])[1:], strict=True)) >= 1

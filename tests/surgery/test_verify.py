@@ -327,6 +327,7 @@ def test_width_that_the_code_also_computes_with_freezes_its_channels(scaled: Cal
         lambda y: y / torch.tensor(y.shape[1]),
         lambda y: y * torch.tensor(float(y.shape[1])).sqrt(),
         lambda y: torch.add(y, y, alpha=y.shape[1]),
+        lambda y: y / torch.sqrt(torch.tensor(y.shape[1])) / 5 / 7,  # the numbers after it are found again
     ],
 )
 def test_number_computed_from_a_size_is_taken_from_the_pruned_network_and_said(

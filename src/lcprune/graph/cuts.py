@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,18 +16,24 @@ Kept = list[NDArray[np.int64]]  # per group, the units that stay
 
 
 def _any(groups: Sequence[Group], seed: int) -> Kept:
-    """Any number of any units of all groups; by their names, so that the same are cut again when others freeze."""
-    kept: Kept = []
-    for group in groups:
+    """Any number of any units of all groups; by their names, so that the same are cut again when others freeze.
+
+    Groups of one size keep different numbers, as far as there are some: code that takes one's for the other's shows.
+    """
+    taken: Counter[tuple[int, int]] = Counter()  # size and number -> groups that have them
+    kept: Kept = [np.arange(group.size) for group in groups]
+    for position in sorted(range(len(groups)), key=lambda position: _key(groups[position], seed)):
+        size, random = groups[position].size, np.random.default_rng(_key(groups[position], seed))
         # One unit alone says little about order (see Structure.order), so two stay where there are three.
-        random = _random(group, seed)
-        count = int(random.integers(min(2, group.size - 1), group.size))
-        kept.append(np.sort(random.choice(group.size, count, replace=False)))
+        counts = np.roll(np.arange(min(2, size - 1), size), random.integers(size)).tolist()
+        count = min(counts, key=lambda count: taken[size, count])
+        taken[size, count] += 1
+        kept[position] = np.sort(random.choice(size, count, replace=False))
     return kept
 
 
-def _random(group: Group, seed: int) -> np.random.Generator:
-    return np.random.default_rng([seed, zlib.crc32(group.name.encode())])
+def _key(group: Group, seed: int) -> int:
+    return zlib.crc32(f"{seed} {group.name}".encode())
 
 
 def _without(groups: Sequence[Group], first: int, last: int) -> Kept:
@@ -38,7 +45,7 @@ def _few(groups: Sequence[Group]) -> Kept:
     """About a tenth of every group: code that treats few channels in another way shows."""
     counts = [max(min(2, group.size - 1), math.ceil(group.size / 10)) for group in groups]
     return [
-        np.sort(_random(group, 2).choice(group.size, count, replace=False))
+        np.sort(np.random.default_rng(_key(group, 2)).choice(group.size, count, replace=False))
         for group, count in zip(groups, counts, strict=True)
     ]
 

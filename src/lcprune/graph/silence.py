@@ -159,6 +159,8 @@ class Silence(Numbers):
         for position, new in changed.items():
             value = values[position]
             values[position] = torch.full_like(value, new) if isinstance(value, Tensor) else new
+            if isinstance(value, Tensor):
+                setattr(values[position], _WRITTEN, True)
         args, kwargs = tree_unflatten(values, spec)
         return Call(call.func, args, kwargs, self.labels_of)
 
