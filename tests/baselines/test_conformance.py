@@ -89,6 +89,7 @@ def test_limit_and_floor_hold_and_the_cut_is_exact(method, network, digits) -> N
     for units, size in zip(result.plan.kept.values(), network.graph.cost.sizes, strict=True):
         assert len(units) >= math.ceil(0.3 * size)
     assert sum(parameter.numel() for parameter in result.model.parameters()) == result.plan.params
+    assert lcprune.verify(network.model, result.plan, digits.example).ok
     assert not result.model.training and result.model(digits.example).isfinite().all()
     assert all(torch.equal(value, before[name]) for name, value in network.model.state_dict().items())
     assert result.plan.meta["method"] == method
