@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from typing import Any
 import imagenet
 import numpy as np
 import torch
+from repair import mean
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
@@ -221,7 +221,7 @@ def show_imagenet(record: dict[str, Any], ours: dict[str, Any]) -> None:
         for limit in LIMITS["imagenet"]:
             for method, words in WORDS.items():
                 rows = imagenet.rows_of(mine, limit=limit, method=method)
-                cells = [_mean(imagenet.rows_of(rows, how=how), "accuracy") for how in ways]
+                cells = [mean(imagenet.rows_of(rows, how=how), "accuracy") for how in ways]
                 if rows:
                     print(f"| {limit.replace('%', ' %')} | {words} | " + " | ".join(cells) + " |")
 
@@ -230,19 +230,11 @@ def show_tuning(record: dict[str, Any]) -> None:
     """Before and after tuning, over the seeds."""
     rows = record.get("tune", [])
     if rows:
-        print(f"\nResNet-56 on CIFAR-10, {_mean(record['full'], 'accuracy')} %, {rows[0]['epochs']} epochs\n")
+        print(f"\nResNet-56 on CIFAR-10, {mean(record['full'], 'accuracy')} %, {rows[0]['epochs']} epochs\n")
         print("| MACs | method | MACs left | as cut | tuned |\n|---|---|---|---|---|")
     for limit in LIMITS["tune"]:
         for method, words in WORDS.items():
             own = imagenet.rows_of(rows, limit=limit, method=method)
             if own:
-                cells = [_mean(own, key) for key in ("macs", "before", "accuracy")]
+                cells = [mean(own, key) for key in ("macs", "before", "accuracy")]
                 print(f"| {limit.replace('%', ' %')} | {words} | " + " | ".join(cells) + " |")
-
-
-def _mean(rows: Sequence[dict[str, Any]], key: str) -> str:
-    values = [100 * row[key] for row in rows]
-    if not values:
-        return ""
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 and statistics.stdev(values) >= 0.05 else ""
-    return f"{statistics.mean(values):.1f}{spread}"

@@ -224,7 +224,7 @@ def show(options: argparse.Namespace) -> None:
         (row["network"], row["limit"], row["start"]) for row in stored.get("tune", [])
     ):
         rows = [row for row in stored["tune"] if (row["network"], row["limit"], row["start"]) == (name, limit, how)]
-        print(f"| {name}, {limit} | {WORDS[how]} | {_mean(rows, 'before')} | {_mean(rows, 'accuracy')} |")
+        print(f"| {name}, {limit} | {WORDS[how]} | {mean(rows, 'before')} | {mean(rows, 'accuracy')} |")
 
 
 def _complete(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -234,10 +234,11 @@ def _complete(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _cell(rows: Iterable[dict[str, Any]], **wanted: Any) -> str:
-    return _mean([row for row in rows if all(row.get(key) == value for key, value in wanted.items())], "accuracy")
+    return mean([row for row in rows if all(row.get(key) == value for key, value in wanted.items())], "accuracy")
 
 
-def _mean(rows: Sequence[dict[str, Any]], key: str) -> str:
+def mean(rows: Sequence[dict[str, Any]], key: str) -> str:
+    """Of shares, in percent, with the deviation where there is one."""
     values = [100 * row[key] for row in rows]
     if not values:
         return ""
