@@ -40,7 +40,7 @@ _SECTIONS_KEY = "lcprune.sections"
 
 
 class UsageError(LcpruneError):
-    """What was typed cannot be meant; exit code 2."""
+    """What was typed makes no sense; exit code 2."""
 
 
 @contextlib.contextmanager
@@ -198,7 +198,7 @@ def _in_words(error: Exception) -> str:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     if "No space left on device" in str(error):  # as other libraries report it
         return "the disk is full; what was finished before is kept: make room and go on with --resume"
-    return f"unexpected {type(error).__name__}: {first_line(error)}\nrun it again with --debug for the whole story"
+    return f"unexpected {type(error).__name__}: {first_line(error)}\nrun it again with --debug for the traceback"
 
 
 def _say(text: str) -> None:

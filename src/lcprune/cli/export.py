@@ -24,7 +24,7 @@ def export(
     json_: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Write a network as ONNX, torch.export file or safetensors; each is read again and compared.
+    """Write a network as ONNX, torch.export file or safetensors; reload the file and compare.
 
     Examples:
 

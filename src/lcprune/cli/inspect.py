@@ -56,7 +56,7 @@ def inspect(
         print_table("What stays as it is", ["layer", "why"], [[n, why] for n, why in graph.frozen.items()])
     if graph.unread:
         out.print()
-        out.print(f"Never read, so left as they are: {', '.join(graph.unread)}", markup=False)
+        out.print(f"Weights that the network never reads, left as they are: {', '.join(graph.unread)}", markup=False)
     if explain:
         out.print()
         out.print(graph.explain(), markup=False)

@@ -45,7 +45,7 @@ def latency(
     where = pick_device(device)
     opened = [open_network(name, weights, num_classes, input_shape, device=where) for name in networks]
     if any(shape_of(network.example) != shape_of(opened[0].example) for network in opened):
-        raise UsageError("these networks take different inputs; say one shape with --input-shape")
+        raise UsageError("these networks take different inputs: give one shape with --input-shape")
     records = measure(
         {network.name: network.model for network in opened},
         opened[0].example,

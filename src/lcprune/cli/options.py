@@ -129,17 +129,18 @@ Data = Annotated[
 Loss = Annotated[
     str | None,
     model_option(
-        metavar="FILE:FUNCTION", help="file.py:function, the mean loss of (output, target); or cross-entropy."
+        metavar="FILE:FUNCTION", help="file.py:function of (output, target): the mean loss. Default: cross-entropy."
     ),
 ]
 Score = Annotated[
     str | None,
-    model_option(metavar="FILE:NAME", help="file.py:name, what networks are compared by; accuracy, or the loss."),
+    model_option(metavar="FILE:NAME", help="file.py:name: what compares networks. Default: accuracy, or your --loss."),
 ]
 Weights = Annotated[
     str | None,
     model_option(
-        metavar="FILE", help="safetensors, state dict or a folder with a network; 'pretrained' for published ones."
+        metavar="FILE",
+        help="safetensors, a state dict or a folder with a network; 'pretrained' for the published weights.",
     ),
 ]
 NumClasses = Annotated[int | None, model_option(min=1, help="Outputs of the network; the data's by default.")]
@@ -159,18 +160,18 @@ OptionalManyMacs = Annotated[
 Params = Annotated[Limit | None, limit_option(parser=_one("params"), metavar="SIZE", help="Parameters: 50% or 0.4M.")]
 MinKeep = Annotated[float, limit_option(min=0.0, max=1.0, help="Share of each group that always stays.")]
 MultipleOf = Annotated[
-    int | None, limit_option(min=1, help="Keep widths a multiple of this. Default: 1, on CUDA in half precision 8.")
+    int | None,
+    limit_option(min=1, help="Keep widths a multiple of this. Default: 8 on CUDA in half precision, else 1."),
 ]
 Ignore = Annotated[
     Words | None,
-    limit_option(parser=words, metavar="NAMES", help="Layers to leave alone, names or patterns with commas."),
+    limit_option(parser=words, metavar="NAMES", help="Layers that stay whole: names or patterns, separated by commas."),
 ]
 DryRun = Annotated[bool, run_option("--dry-run", help="Show what would go, layer by layer; keep nothing.")]
 Repair = Annotated[
     str,
     limit_option(
-        help="What is done to cut networks, without labels or training: auto, none, statistics, stand-ins, refit or "
-        "distil."
+        help="How cut networks are repaired, without labels: auto, none, statistics, stand-ins, refit or distil."
     ),
 ]
 Latency = Annotated[Limit | None, limit_option(parser=_one(LATENCY), metavar="TIME", help="Latency: 60% or 3.5ms.")]
@@ -183,17 +184,15 @@ Backend = Annotated[
     limit_option(
         parser=_backend,
         metavar="NAME",
-        help="What runs the network, for its latency: eager, cudagraph, compile or onnx.",
+        help="For --latency, what runs the network: eager, cudagraph, compile or onnx.",
     ),
 ]
 LatencyTable = Annotated[
     str | None,
-    limit_option(
-        metavar="FILE", help="For --latency: points measured on another device, as JSON. Nothing is measured here then."
-    ),
+    limit_option(metavar="FILE", help="For --latency: JSON with times from another device, used instead of measuring."),
 ]
 Method = Annotated[str, method_option(help="uniform, naive, lcp, ... (see `lcprune methods`).")]
-Methods = Annotated[Words, method_option(parser=words, metavar="NAMES", help="Methods, with commas.")]
+Methods = Annotated[Words, method_option(parser=words, metavar="NAMES", help="Methods, separated by commas.")]
 Metric = Annotated[str, method_option(help="l1, l2, taylor, ... (see `lcprune methods`).")]
 Epochs = Annotated[int | None, run_option(min=0, help="Epochs of training; the recipe's own by default.")]
 Recipe = Annotated[str, run_option(help="Named training recipe.")]
@@ -207,13 +206,11 @@ Engine = Annotated[str, machine_option(help="local, or ray: all machines, GPUs a
 Address = Annotated[
     str | None,
     machine_option(
-        metavar="HOST:PORT", help="Of the Ray cluster, or auto; by default the one on this machine, or a new one."
+        metavar="HOST:PORT", help="The Ray cluster, or auto. Default: the one on this machine, or a new one."
     ),
 ]
-Workers = Annotated[
-    int | None, machine_option(min=1, help="How many work together; one per GPU, or per core, by default.")
-]
-Asynchronous = Annotated[bool, machine_option("--asynchronous", help="No worker waits for another; not reproducible.")]
+Workers = Annotated[int | None, machine_option(min=1, help="How many work at once. Default: one per GPU, or per core.")]
+Asynchronous = Annotated[bool, machine_option("--asynchronous", help="No worker waits for another. Not reproducible.")]
 
 Out = Annotated[str | None, run_option(metavar="FOLDER", help="The run folder; a new one in runs/ by default.")]
 Resume = Annotated[bool, run_option("--resume", help="Go on from the folder of --out.")]

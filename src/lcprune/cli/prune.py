@@ -72,7 +72,7 @@ def plan(
     out: Annotated[Path | None, o.run_option(metavar="FILE", help="Keep the plan as JSON.")] = None,
     force: Annotated[bool, o.run_option("--force", help="Replace that file.")] = False,
 ) -> None:
-    """Show what pruning would take from each layer, and what it cannot; or, without a limit, what it took.
+    """Show what pruning would take from each layer; without a limit, what it took from a pruned network.
 
     Examples:
 
@@ -110,7 +110,7 @@ def _limits(macs: Any, params: Any, latency: Any, batch: int, backend: str, tabl
     limits = {name: some for name, some in (("macs", macs), ("params", params)) if some is not None}
     limits |= _latency(latency, batch, backend, table)
     if not limits:
-        raise UsageError("no limit: say what the network may cost, e.g. --macs 50%, --params 0.4M or --latency 60%")
+        raise UsageError("no limit: add one, e.g. --macs 50%, --params 0.4M or --latency 60%")
     return limits
 
 
@@ -137,7 +137,7 @@ def pareto(
     learn: Annotated[
         str,
         o.method_option(
-            help="'sweep': one search shared by all limits; 'tightest': learned at the tightest, used for all; "
+            help="'sweep': all limits share one search; 'tightest': one search at the tightest limit; "
             "'each': a search per limit."
         ),
     ] = "sweep",
@@ -167,7 +167,7 @@ def pareto(
     check_names(methods, ctx.params["metric"])
     strange = [method for method in methods if method not in FRONTIER_METHODS]
     if strange:
-        raise UsageError(f"a frontier has the methods {', '.join(FRONTIER_METHODS)}, not {', '.join(strange)}")
+        raise UsageError(f"--methods {', '.join(strange)}: a frontier takes only {', '.join(FRONTIER_METHODS)}")
     timed = _latency(latency, batch, backend, latency_table)
     if macs is None and latency is None:
         macs = o.FRONTIER
@@ -204,7 +204,7 @@ def _latency(limits: Any, batch: int, backend: str, table: str | None) -> dict[s
     if limits is None:
         ignored = {"--batch": batch != 1, "--backend": backend != "eager", "--latency-table": table is not None}
         for name in (name for name, given in ignored.items() if given):
-            raise UsageError(f"{name} is for --latency: say what the network may take, e.g. --latency 60%")
+            raise UsageError(f"{name} is for --latency: add a limit, e.g. --latency 60%")
         return {}
     if table is not None:
         try:

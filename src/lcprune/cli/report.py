@@ -25,7 +25,7 @@ def report(
     json_: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Make one self-contained HTML page, with its figures as PNG and SVG beside it.
+    """Make one self-contained HTML page; with the extra `figures`, its figures as PNG and SVG beside it.
 
     Examples:
 

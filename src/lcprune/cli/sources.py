@@ -32,7 +32,7 @@ def open_data(name: str | None, seed: int = 0, loss: str | None = None, score: s
 
     if name is None:
         if loss or score:
-            raise UsageError("--loss and --score judge networks on data: name it with --data")
+            raise UsageError("--loss and --score need data: name it with --data")
         return None
     with wrong_usage():
         return data.load(name, seed=seed, loss=loss, score=score)

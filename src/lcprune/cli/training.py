@@ -87,7 +87,7 @@ def _teacher(network: Network) -> nn.Module:
     """The network before it was pruned, with its weights: what distillation imitates."""
     if network.plan is None or network.run is None or network.run.command not in ("prune", "pareto", "compare"):
         raise UsageError(
-            "tune.distill needs a teacher, the network before it was pruned: tune one of `prune`, `pareto` or `compare`"
+            "tune.distill needs the unpruned network as a teacher: tune a folder of `prune`, `pareto` or `compare`"
         )
     source = network.run.settings
     named = (str(source["model"]), *(source.get(name) for name in ("weights", "num_classes", "input_shape")))

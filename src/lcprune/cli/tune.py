@@ -68,7 +68,7 @@ def evaluate(
     json_: o.Json = False,
     debug: o.Debug = False,
 ) -> None:
-    """Loss and score of a network; its accuracy, unless told otherwise.
+    """Loss and score of a network; the score is accuracy unless you name another.
 
     Examples:
 
