@@ -143,20 +143,25 @@ def table_floors(store: Store) -> str:
 
 
 def table_searches(store: Store) -> str:
-    """What searches cost and gain."""
-    lines = []
+    """What searches cost and gain: means over trials, a column for each limit."""
+    found: dict[str, dict[str, list[tuple[int, float, float, float]]]] = {}  # search -> limit -> trials
     for name, cell in sorted(store.cells.items()):
-        took = cell.get("search", {}).get("seconds", {})
-        for limit in took:
-            curve = [
-                row for row in store.rows("search", name) if row["cell"] == name and percent(row["limit"]) == limit
-            ]
-            if curve:
-                naive, best = curve[0]["naive"], curve[-1]["best"]
-                lines.append(
-                    [name, f"{limit} %", str(len(curve)), f"{naive:.3f}", f"{best:.3f}", f"{took[limit]:.0f} s"]
-                )
-    return markdown(["search", "at", "candidates", "naive: loss difference", "best", "time, shared GPU"], lines)
+        for limit, seconds in cell.get("search", {}).get("seconds", {}).items():
+            own = (row for row in store.rows("search", name) if row["cell"] == name)
+            if curve := [row for row in own if percent(row["limit"]) == limit]:
+                search = re.sub(r"(/[\d.]+)+$", "", name)  # without its limit and its trial
+                trial = len(curve), curve[0]["naive"], curve[-1]["best"], seconds
+                found.setdefault(search, {}).setdefault(limit, []).append(trial)
+    limits = sorted({limit for trials in found.values() for limit in trials}, key=float, reverse=True)
+    lines = []
+    for search, trials in found.items():
+        means = {limit: [statistics.mean(column) for column in zip(*own, strict=True)] for limit, own in trials.items()}
+        cells = [f"{means[at][1]:.3f} → {means[at][2]:.3f}" if at in means else "" for at in limits]
+        took = [seconds for own in trials.values() for *_, seconds in own]
+        one = next(iter(means))
+        spent = f"{min(took):.0f} to {max(took):.0f} s" if len(took) > 1 else f"{took[0]:.0f} s"
+        lines.append([search, str(len(trials[one])), f"{means[one][0]:.0f}", *cells, spent])
+    return markdown(["search", "trials", "candidates", *(f"{at} %" for at in limits), "time, shared GPU"], lines)
 
 
 def table_objectives(store: Store) -> str:
