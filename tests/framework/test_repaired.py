@@ -96,6 +96,21 @@ def test_the_way_out_is_named(plain, digits) -> None:
         lcprune.prune(plain.graph, macs=0.5, data=digits.train, repair="magic")
 
 
+def test_the_loss_says_whether_outputs_are_scores_of_classes(plain, digits, monkeypatch) -> None:
+    told: list[bool] = []
+
+    def listen(whole, plan, small, samples, how, **settings):
+        told.append(settings["classes"])
+        return small, repairs.Repair("none")
+
+    monkeypatch.setattr("lcprune.outcome.mend", listen)
+    inputs, own = [images for images, _ in digits.train], lambda output, target: cross_entropy(output, target)
+    losses = [None, cross_entropy, torch.nn.CrossEntropyLoss(), "divergence", "distance", own]
+    for data in [inputs, *(lcprune.Evaluation(digits.train, loss_fn) for loss_fn in losses)]:
+        lcprune.prune(plain.graph, macs=0.5, method="naive", data=data, progress=False)
+    assert told == [False, True, True, True, True, False, False]
+
+
 @pytest.mark.parametrize("loss_fn", [None, "distance"])
 def test_inputs_alone_are_enough_to_search_by(loss_fn, plain, digits) -> None:
     search = lcprune.LcP(lcprune.Search(pool=6, iterations=6, sample=3))
