@@ -104,8 +104,10 @@ def table(records: list[dict[str, Any]]) -> str:
         "The result is saved, loaded into a freshly built network and trained for one step.",
         "",
         "- Input sizes are the smallest of 64, 96, 128 and the network's own that it accepts.",
-        "- Detectors are whole where torchvision's compiled operators load, with 16 proposals and 8 boxes per image. "
-        'Those marked "dense part" were measured without their box handling; features that a second stage reads stay.',
+        "- Detectors of torchvision are whole where its operators load, with 16 proposals and 8 boxes per image. "
+        'Those marked "dense part" were measured without their box handling; features that a second stage reads stay. '
+        "Those of ultralytics give their boxes before non-maximum suppression, and the features they come from.",
+        "- smp is segmentation-models-pytorch.",
         '- "(smallest)": the limit cannot be met, so the smallest network that keeps the floors was cut instead.',
         '- "(mixing)": some groups share a normalisation or reduction over channels, '
         "where zero is not the same as absent.",
