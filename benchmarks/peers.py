@@ -6,10 +6,10 @@
     python benchmarks/peers.py tune --data cifar10.npz --weights benchmarks/paper/baselines
     python benchmarks/peers.py show
 
-`cut` halves the MACs of every network of coverage_models.txt by magnitude, with both libraries, each in a process of
-its own, and checks the result by a means that belongs to neither (peers_one.py). `imagenet` and `tune` compare
-accuracies (peers_accuracy.py). Each goes on where it stopped, and keeps its rows in benchmarks/results/peers*.json.
-`show` prints the tables of docs/compared.md.
+`cut` halves the MACs of the networks of torchvision and timm in coverage_models.txt by magnitude, with both libraries,
+each in a process of its own, and checks the result by a means that belongs to neither (peers_one.py). `imagenet` and
+`tune` compare accuracies (peers_accuracy.py). Each goes on where it stopped, and keeps its rows in
+benchmarks/results/peers*.json. `show` prints the tables of docs/compared.md.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def run_one(name: str, kind: str, tool: str, options: argparse.Namespace) -> dic
 def measurable() -> dict[str, str]:
     """Name -> kind of the networks that can be checked: nothing in them is normalised over channels."""
     mixing = {record["model"] for record in json.loads(COVERAGE.read_text())["records"] if record.get("mixing")}
-    return {name: kind for name, kind in listed().items() if kind in KINDS and name not in mixing}
+    names = {name: kind for name, kind in listed().items() if name.startswith(("torchvision:", "timm:"))}
+    return {name: kind for name, kind in names.items() if kind in KINDS and name not in mixing}
 
 
 def stored(options: argparse.Namespace) -> list[dict[str, Any]]:
