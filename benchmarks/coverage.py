@@ -5,6 +5,8 @@
     python benchmarks/coverage.py --table            # only rewrites docs/coverage.md from the records
 
 Records go to benchmarks/results/coverage.json, one per network, and into the table of docs/coverage.md.
+Networks come from torchvision, timm, ultralytics, segmentation-models-pytorch (smp), transformers, monai, pytorchcv,
+diffusers and kornia; those of a library that is not installed are skipped.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from coverage_foreign import distribution, library
 
 from lcprune.files import atomic_write, write_json
 
@@ -61,7 +64,7 @@ def run_one(model: str, kind: str, options: argparse.Namespace) -> dict[str, Any
             tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
             return failure | {"error": f"exit status {done.returncode}: {tail[:300]}"}
         record = json.loads(out.read_text())
-        record["total_s"] = round(time.perf_counter() - started, 1)
+        record |= {"total_s": round(time.perf_counter() - started, 1), "library": library(model)}
         return record
 
 
@@ -88,6 +91,7 @@ def summary(records: list[dict[str, Any]]) -> str:
 def table(records: list[dict[str, Any]]) -> str:
     """The page: what was measured, the summary, one row per network, failures with their message."""
     timed = [r for r in records if r["ok"] and "export_s" in r]
+    libraries = sorted({r["library"] for r in records if "library" in r})
     ratios = sorted(r["trace_s"] / max(r["export_s"], 1e-3) for r in timed)
     lines = [
         "# Coverage",
@@ -100,15 +104,17 @@ def table(records: list[dict[str, Any]]) -> str:
         "The result is saved, loaded into a freshly built network and trained for one step.",
         "",
         "- Input sizes are the smallest of 64, 96, 128 and the network's own that it accepts.",
-        "- Detectors are whole where torchvision's compiled operators load, with 16 proposals and 8 boxes per image. "
-        'Those marked "dense part" were measured without their box handling; features that a second stage reads stay.',
+        "- Detectors of torchvision are whole where its operators load, with 16 proposals and 8 boxes per image. "
+        'Those marked "dense part" were measured without their box handling; features that a second stage reads stay. '
+        "Those of ultralytics give their boxes before non-maximum suppression, and the features they come from.",
+        "- smp is segmentation-models-pytorch.",
         '- "(smallest)": the limit cannot be met, so the smallest network that keeps the floors was cut instead.',
         '- "(mixing)": some groups share a normalisation or reduction over channels, '
         "where zero is not the same as absent.",
         "- `benchmarks/coverage_models.txt` lists the networks; `benchmarks/results/coverage.json` has every record.",
         "- Seconds are those of one core.",
         "",
-        f"torch {torch.__version__}. Made by `python benchmarks/coverage.py`.",
+        f"{', '.join([f'torch {torch.__version__}', *libraries])}. Made by `python benchmarks/coverage.py`.",
         "",
         summary(records),
         "",
@@ -170,6 +176,9 @@ def main() -> int:
     options = parser.parse_args()
     records = {r["model"]: r for r in json.loads(RESULTS.read_text())["records"]} if RESULTS.exists() else {}
     chosen = {m: k for m, k in listed().items() if not options.only or fnmatch.fnmatch(m, options.only)}
+    for missing in dict.fromkeys(distribution(model) for model in chosen if not library(model)):
+        print(f"skipped: {missing} is not installed")
+    chosen = {model: kind for model, kind in chosen.items() if library(model)}
 
     def due(model: str) -> bool:
         known = records.get(model)

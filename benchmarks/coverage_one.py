@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
 import json
 import math
 import resource
@@ -13,11 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import coverage_foreign
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 import lcprune
 from lcprune.select import Limits, Ranking
@@ -26,8 +30,6 @@ from lcprune.vision import import_timm, import_torchvision
 SIZES = (64, 96, 128)
 TARGET = 0.5
 FLOOR = 0.1
-# Multiply-adds of attention (bmm, sdpa) are neither convolution nor linear; the cost leaves them out too.
-_COUNTED = {"convolution", "_convolution", "mm", "addmm", "cudnn_convolution"}
 
 
 Inputs = tuple[Any, ...]  # arguments of forward(): tensors, and for detectors a list of images
@@ -59,6 +61,8 @@ def build(name: str, kind: str, changes: Mapping[str, Any] | None = None) -> tup
         network = timm.create_model(model, pretrained=False, **(changes or {}))
         shape = tuple(network.pretrained_cfg["input_size"])
         return network, shape
+    if source != "torchvision":
+        return coverage_foreign.build(source, model, kind)
     models = import_torchvision().models
     options = {"weights": None, **(changes or {})}
     if kind in ("segmentation", "detection"):
@@ -128,7 +132,7 @@ def smallest_input(model: nn.Module, shape: tuple[int, ...], kind: str) -> Input
     sizes = [size for size in SIZES if size < shape[-1]] if kind not in ("video", "detection", "flow") else []
     for candidate in [*((shape[0], size, size) for size in sizes), shape]:
         inputs: Inputs = tuple(torch.randn((1, *candidate), generator=generator) for _ in range(1 + (kind == "flow")))
-        if kind == "detection" and not isinstance(model, DetectorCore):
+        if type(model).__module__.startswith("torchvision.models.detection"):
             inputs = ([inputs[0][0]],)
         try:
             with torch.no_grad():
@@ -140,12 +144,36 @@ def smallest_input(model: nn.Module, shape: tuple[int, ...], kind: str) -> Input
     raise RuntimeError(f"the network accepts none of {sizes} and {shape}")
 
 
+class LayerCounter(TorchDispatchMode):
+    """Multiply-adds of convolution, linear and recurrent layers, by torch's formulas.
+
+    Attention multiplies two activations and is no layer; the cost leaves it out too.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.macs = 0
+        self.weights = {x.untyped_storage().data_ptr() for x in (*model.parameters(), *model.buffers())}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name == "mkldnn_rnn_layer":
+            self.macs += args[0].shape[:2].numel() * (args[1].numel() + args[2].numel())
+        elif "convolution" in name or any(map(self.is_weight, args[-2:] if name in ("mm", "addmm", "bmm") else ())):
+            self.macs += flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=output) // 2
+        return output
+
+    def is_weight(self, x: Tensor) -> bool:
+        """Whether a factor is a weight of the model; in a batch of products (bmm) the same one for all."""
+        return x.untyped_storage().data_ptr() in self.weights and (x.ndim == 2 or x.stride(0) == 0)
+
+
 def counted_macs(model: nn.Module, inputs: Inputs) -> int:
-    """Convolution and linear multiply-adds by the counter of torch."""
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    """What torch computes in layers."""
+    with torch.no_grad(), LayerCounter(model) as counter:
         model(*inputs)
-    counts = counter.get_flop_counts()["Global"]
-    return sum(flops for op, flops in counts.items() if str(op).split(".")[-1] in _COUNTED) // 2
+    return counter.macs
 
 
 def frozen_share(model: nn.Module, inputs: Inputs, graph: Any) -> float:
@@ -229,10 +257,10 @@ def _measure(
     model, shape = build(name, kind, changes)
     model.eval()
     inputs = smallest_input(model, shape, kind)
-    whole = isinstance(inputs[0], list)
-    record["input"] = [1, *inputs[0][0].shape] if whole else list(inputs[0].shape)
+    images = isinstance(inputs[0], list)
+    record["input"] = [1, *inputs[0][0].shape] if images else list(inputs[0].shape)
     if kind == "detection":
-        record["whole"] = whole
+        record["whole"] = not isinstance(model, DetectorCore)
     enliven(model, inputs)
     with torch.no_grad():
         before = [output.shape for output in tree_leaves(model(*inputs))]
@@ -240,12 +268,13 @@ def _measure(
     warm = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
     small = torch.randn(1, 3, 8, 8)
     lcprune.trace(warm, small)  # imports that the first one of a process pays for
-    if export_times and not whole:
+    if export_times and not images:
         torch.export.export(warm, (small,), strict=False)
+        twin = copy.deepcopy(model)  # some keep tensors of their last run, which would be the export's
         start = time.process_time()
-        with torch.no_grad():
-            torch.export.export(model, inputs, strict=False)
-        record["export_s"] = round(time.process_time() - start, 2)
+        with torch.no_grad(), contextlib.suppress(Exception):  # what torch cannot export has no such time
+            torch.export.export(twin, inputs, strict=False)
+            record["export_s"] = round(time.process_time() - start, 2)
 
     record["stage"] = "trace"
     start = time.process_time()
@@ -284,7 +313,7 @@ def _measure(
     record["stage"] = "run"
     with torch.no_grad():
         after = [output.shape for output in tree_leaves(smaller(*inputs))]
-    assert whole or before == after, f"output shapes were {before}, are {after}"  # other boxes may be found
+    assert images or before == after, f"output shapes were {before}, are {after}"  # other boxes may be found
     record["macs_after_match"] = plan.macs == counted_macs(smaller, inputs)
     record["params_after_match"] = plan.params == sum(parameter.numel() for parameter in smaller.parameters())
     record["stage"] = "verify"
@@ -304,7 +333,7 @@ def _measure(
     try:
         train_step(smaller, inputs)
     except RuntimeError:  # a head that only training has may need the size that the network is made for
-        if len(inputs) > 1 or whole or list(shape) == list(inputs[0].shape[1:]):
+        if len(inputs) > 1 or images or list(shape) == list(inputs[0].shape[1:]):
             raise
         train_step(smaller, (torch.randn(1, *shape),))
     record["stage"], record["ok"] = "done", True

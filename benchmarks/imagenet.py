@@ -123,7 +123,7 @@ def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan,
                 row["candidates"] = options.candidates if method in SEARCHES else None
                 for how in wanted:
                     network, done = mend(
-                        model, plan, small, samples, how, images=len(samples), seed=seed, progress=False
+                        model, plan, small, samples, how, images=len(samples), classes=True, seed=seed, progress=False
                     )
                     entry = {"how": how, "took": done.how, "seconds": done.seconds, "fitted": done.images}
                     entry["distance"] = done.distances.get(done.how)

@@ -6,10 +6,10 @@
     python benchmarks/peers.py tune --data cifar10.npz --weights benchmarks/paper/baselines
     python benchmarks/peers.py show
 
-`cut` halves the MACs of every network of coverage_models.txt by magnitude, with both libraries, each in a process of
-its own, and checks the result by a means that belongs to neither (peers_one.py). `imagenet` and `tune` compare
-accuracies (peers_accuracy.py). Each goes on where it stopped, and keeps its rows in benchmarks/results/peers*.json.
-`show` prints the tables of docs/compared.md.
+`cut` halves the MACs of the networks of torchvision and timm in coverage_models.txt by magnitude, with both libraries,
+each in a process of its own, and checks the result by a means that belongs to neither (peers_one.py). `imagenet` and
+`tune` compare accuracies (peers_accuracy.py). Each goes on where it stopped, and keeps its rows in
+benchmarks/results/peers*.json. `show` prints the tables of docs/compared.md.
 """
 
 from __future__ import annotations
@@ -60,16 +60,27 @@ def cut(options: argparse.Namespace) -> None:
     """Every network by every tool; one record each."""
     records = stored(options)
     import_torchvision(), import_timm()  # once, not in every child
-    for name, kind in measurable().items():
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only):
-            continue
-        for tool in TOOLS:
-            if any(r["model"] == name and r["tool"] == tool for r in records):
-                continue
-            record = run_one(name, kind, tool, options)
-            records.append(record)
-            write_json(options.out, {"records": records, "torch": torch.__version__, "peer": peer()}, indent=1)
-            print(f"{name:40} {tool:14} {record['verdict']:14} {record.get('error', '')}", flush=True)
+    known = {(record["model"], record["tool"]) for record in records}
+    fork = multiprocessing.get_context("fork")
+    todo, done = fork.SimpleQueue(), fork.SimpleQueue()
+    names = [name for name in measurable() if any(fnmatch.fnmatch(name, pattern) for pattern in options.only)]
+    wanted = [(name, tool) for name in names for tool in TOOLS if (name, tool) not in known]
+    for _ in range(options.jobs):
+        fork.Process(target=take_turns, args=(todo, done, options)).start()
+    for work in [*wanted, *[None] * options.jobs]:
+        todo.put(work)
+    for _ in wanted:
+        records.append(record := done.get())
+        records.sort(key=lambda record: list(listed()).index(record["model"]))
+        write_json(options.out, {"records": records, "torch": torch.__version__, "peer": peer()}, indent=1)
+        print(f"{record['model']:40} {record['tool']:14} {record['verdict']:14} {record.get('error', '')}", flush=True)
+
+
+def take_turns(todo: Any, done: Any, options: argparse.Namespace) -> None:
+    """One of those who work side by side."""
+    kinds = measurable()
+    for name, tool in iter(todo.get, None):
+        done.put(run_one(name, kinds[name], tool, options))
 
 
 def run_one(name: str, kind: str, tool: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -93,7 +104,8 @@ def run_one(name: str, kind: str, tool: str, options: argparse.Namespace) -> dic
 def measurable() -> dict[str, str]:
     """Name -> kind of the networks that can be checked: nothing in them is normalised over channels."""
     mixing = {record["model"] for record in json.loads(COVERAGE.read_text())["records"] if record.get("mixing")}
-    return {name: kind for name, kind in listed().items() if kind in KINDS and name not in mixing}
+    names = {name: kind for name, kind in listed().items() if name.startswith(("torchvision:", "timm:"))}
+    return {name: kind for name, kind in names.items() if kind in KINDS and name not in mixing}
 
 
 def stored(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -143,6 +155,7 @@ def main() -> None:
     cut_only = parser.add_argument_group("cut")
     cut_only.add_argument("--only", nargs="+", default=["*"], help="patterns of names")
     cut_only.add_argument("--seconds", type=int, default=300, help="of a core that one network may take")
+    cut_only.add_argument("--jobs", type=int, default=1, help="networks side by side")
     cut_only.add_argument("--memory-gb", type=float, default=12)
     both = parser.add_argument_group("imagenet and tune")
     both.add_argument("--data", help="as in imagenet:PATH, or CIFAR-10: an npz file or the folder of its batches")

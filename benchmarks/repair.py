@@ -129,7 +129,7 @@ def repaired(
     samples = [(image, ()) for inputs, _ in batches for image in inputs]
     rows = [{"how": "none", "accuracy": accuracy(small, dataset, options)}]
     for how in ways:
-        network, done = mend(model, plan, small, samples, how, images=images, seed=seed, progress=False)
+        network, done = mend(model, plan, small, samples, how, images=images, classes=True, seed=seed, progress=False)
         rows.append({"how": how, "accuracy": accuracy(network, dataset, options), "took": done.how})
         rows[-1] |= {"distance": done.distances.get(done.how), "seconds": done.seconds, "images": done.images}
     # "auto" tries the same, and takes the closest.
@@ -165,7 +165,11 @@ def tuned(options: argparse.Namespace) -> None:
         samples = [(image, ()) for inputs, _ in batches for image in inputs]
         for how in ways:
             small = plan.apply(model)
-            start = small if how == "none" else mend(model, plan, small, samples, how, images=options.images)[0]
+            start = (
+                small
+                if how == "none"
+                else mend(model, plan, small, samples, how, images=options.images, classes=True)[0]
+            )
             for seed in options.seeds:
                 keys.append({"network": options.network, "limit": limit, "start": how, "seed": seed})
                 keys[-1]["before"] = accuracy(start, dataset, options)

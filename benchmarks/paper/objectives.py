@@ -209,7 +209,7 @@ def _before_tuning(
     started = time.perf_counter()
     # Repaired with other images than those that it is judged on: a refit learns its images by heart.
     samples = draw(bench.images(_REPAIR_SEED), bench.scale.images, _REPAIR_SEED)
-    model, done = mend(full, plan, plan.apply(full).eval(), samples, progress=False)
+    model, done = mend(full, plan, plan.apply(full).eval(), samples, classes=True, progress=False)
     row |= {f"mended {key}": value for key, value in _look(model, batches, taught).items()}
     seconds["mended"] = round(time.perf_counter() - started, 3)
     return row | bench.judge(model, "val", "mended_val_") | {"repair": done.how}

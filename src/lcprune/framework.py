@@ -144,7 +144,9 @@ def cut(
     step = Step(task.absolute_limits, plan, choice.history)
     result = PruneResult(smaller, plan, choice.history, (step,), choice.seconds, outcome, whole=graph.model)
     check(graph, plan, smaller, result)
-    return result if task.samples is None else repaired(result, graph, task.samples, repair, task.seed, task.progress)
+    if task.samples is None:
+        return result
+    return repaired(result, graph, task.samples, repair, task.classes, task.seed, task.progress)
 
 
 def hold_choice(

@@ -255,7 +255,7 @@ def _repaired(frontier: Frontier, task: Task, how: str) -> Frontier:
     batches = collate(samples, 128, next(task.graph.model.parameters()).device)
     for point in frontier.points:
         cut = PruneResult(point.model, point.plan, point.history)
-        made = repaired(cut, point.graph, samples, how, task.seed, task.progress)
+        made = repaired(cut, point.graph, samples, how, task.classes, task.seed, task.progress)
         with torch.no_grad(), arithmetic():
             loss = float(mean_loss(copy.deepcopy(made.model).eval(), batches, judged.loss))
         model = None if made.model is cut.model else made.model

@@ -112,6 +112,7 @@ def repaired(
     graph: ChannelGraph,
     samples: Sequence[tuple[Any, Any]],
     how: str,
+    classes: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> PruneResult:
@@ -122,6 +123,7 @@ def repaired(
         graph: of the whole network.
         samples: images, as (input, target) pairs; targets are not looked at.
         how: as in `lcprune.repair`.
+        classes: likewise.
         seed: of the images that are drawn.
         progress: show a bar.
 
@@ -130,7 +132,9 @@ def repaired(
     """
     if how == NONE:
         return result
-    model, done = mend(graph.model, result.plan, result.model, samples, how, seed=seed, progress=progress)
+    model, done = mend(
+        graph.model, result.plan, result.model, samples, how, classes=classes, seed=seed, progress=progress
+    )
     plan = result.plan.with_meta(repair=done.to_json())
     found = replace(result, model=model, plan=plan, repair=done)
     if done.how != NONE:

@@ -17,7 +17,7 @@ from torch import nn
 from lcprune.batches import collate, fingerprint
 from lcprune.engine import Engine, LocalEngine
 from lcprune.errors import ConfigError, DataError
-from lcprune.evaluate import DISTANCE, REPAIR, Evaluation, Evaluator, answered, measured, parted
+from lcprune.evaluate import DISTANCE, DIVERGENCE, REPAIR, Evaluation, Evaluator, answered, measured, parted
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.repairs.quick import QuickRepair
 from lcprune.scoring import metrics
@@ -113,8 +113,8 @@ class Task:
             DataError: no data was given.
         """
         loss_fn = self.evaluation.loss_fn
-        if loss_fn == DISTANCE or (loss_fn is None and not self.labelled):
-            samples, distance = answered(self.graph.model, self.need_images())
+        if loss_fn in (DISTANCE, DIVERGENCE) or (loss_fn is None and not self.labelled):
+            samples, distance = answered(self.graph.model, self.need_images(), loss_fn == DIVERGENCE)
             return samples, replace(self.evaluation, loss_fn=distance)
         return self.need_labels(), self.evaluation
 
@@ -135,6 +135,14 @@ class Task:
     def loss_fn(self) -> Callable[[Any, Any], torch.Tensor]:
         """`loss_fn(output, target)` of labelled images, a mean over the batch; it refuses images without labels."""
         return self.evaluation.loss if self.samples is None or self.labelled else _no_labels
+
+    @property
+    def classes(self) -> bool:
+        """Whether outputs are scores of classes: so the loss says."""
+        given, loss = self.evaluation.loss_fn, self.evaluation.loss
+        if isinstance(given, str):
+            return given == DIVERGENCE
+        return self.labelled and (loss is nn.functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss))
 
     @property
     def labelled(self) -> bool:

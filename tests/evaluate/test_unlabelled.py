@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.batches import collate
-from lcprune.errors import DataError
+from lcprune.errors import ConfigError, DataError
 from lcprune.evaluate import answered
 
 SAMPLES = [(image, ()) for image in torch.randn(20, 3, 6, 6, generator=torch.Generator().manual_seed(0))]
@@ -38,6 +38,21 @@ def test_the_whole_network_has_no_distance_and_every_output_counts_the_same() ->
             silent = {**output, name: output[name].mean(0, keepdim=True).expand_as(output[name])}
             assert float(distance(silent, batch.target)) == pytest.approx(0.5, rel=1e-4)
         assert float(distance({"map": output["map"]}, batch.target)) == float("inf")
+
+
+def test_scores_of_classes_are_compared_as_probabilities() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    pairs, divergence = answered(model, SAMPLES, classes=True)
+    (batch,) = collate(pairs, 20)
+    with torch.no_grad():
+        output = model(batch.inputs)
+        assert float(divergence(output + 7, batch.target)) == pytest.approx(0, abs=1e-6)  # the same probabilities
+        before, after = output.softmax(1), (3 * output).softmax(1)
+        expected = (before * (before / after).log()).sum(1).mean()
+        assert float(divergence(3 * output, batch.target)) == pytest.approx(float(expected), rel=1e-4)
+    with pytest.raises(ConfigError, match="take 'distance'"):
+        answered(Two(), SAMPLES, classes=True)
 
 
 def test_the_network_is_not_touched() -> None:

@@ -172,6 +172,21 @@ def test_large_and_odd_outputs_are_compared() -> None:
     assert same(other) == math.inf
 
 
+def test_scores_of_classes_are_compared_as_probabilities() -> None:
+    inputs = images(3, 4, 4, count=7)
+    batches = [batch(inputs[:4]), batch(inputs[4:])]
+    rows = nn.Flatten()
+
+    class Shifted(nn.Flatten):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + 5
+
+    assert Distance(rows, batches, classes=True)(Shifted()) == pytest.approx(0, abs=1e-5)
+    assert Distance(rows, batches)(Shifted()) > 1
+    # What is no row of scores per image is compared by squares.
+    assert Distance(nn.Identity(), batches, classes=True)(nn.Tanh()) == Distance(nn.Identity(), batches)(nn.Tanh())
+
+
 def test_networks_without_numbers_to_compare_are_refused() -> None:
     class Labels(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

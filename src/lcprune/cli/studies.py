@@ -23,6 +23,7 @@ from lcprune.cli.sources import (
     task_of,
 )
 from lcprune.engine import LocalEngine
+from lcprune.evaluate import DIVERGENCE
 from lcprune.limit import Limit
 from lcprune.repairs import NONE, check_how
 from lcprune.runs import RunFolder
@@ -64,6 +65,8 @@ def open_study(
     dataset = need_data(data, why, seed, *judged) if why else open_data(data, seed, *judged)
     if dataset is not None and dataset.loss_fn is not None:
         evaluation = replace(evaluation, loss_fn=dataset.loss_fn)
+    elif dataset is not None and dataset.classifies and not dataset.labelled:
+        evaluation = replace(evaluation, loss_fn=DIVERGENCE)
     if tuning is not None and dataset is not None:
         need_labels(dataset, f"--epochs {tuning.epochs}")
     network = open_network(*named, dataset, device)

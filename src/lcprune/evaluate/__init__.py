@@ -4,7 +4,8 @@ evaluator = make_evaluator(graph, samples, Evaluation())
 evaluator.loss(kept)      # the loss of the physically pruned and repaired network, however it is computed
 """
 
-from lcprune.evaluate.evaluation import CUT, DISTANCE, REPAIR, Evaluation
+from lcprune.evaluate.delivered import Delivered
+from lcprune.evaluate.evaluation import CUT, DISTANCE, DIVERGENCE, REPAIR, Evaluation
 from lcprune.evaluate.evaluator import Evaluator, Work
 from lcprune.evaluate.make import make_evaluator
 from lcprune.evaluate.prepare import measured, parted
@@ -15,7 +16,9 @@ from lcprune.evaluate.zeroing import ZeroingEvaluator
 __all__ = [
     "CUT",
     "DISTANCE",
+    "DIVERGENCE",
     "REPAIR",
+    "Delivered",
     "Evaluation",
     "Evaluator",
     "FromWhole",

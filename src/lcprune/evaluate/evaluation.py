@@ -13,7 +13,7 @@ from lcprune.errors import need_choice, need_whole
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 EVALUATORS = ("auto", "slice", "zero")
-DISTANCE = "distance"
+DISTANCE, DIVERGENCE = "distance", "divergence"
 REPAIR, STATISTICS, CUT = AFTER = ("repair", "statistics", "cut")
 
 
@@ -24,7 +24,8 @@ class Evaluation:
     Attributes:
         data: iterable of (input, target) batches, or of inputs alone.
         loss_fn: `loss_fn(output, target)`, a mean over the batch; "distance" looks at no targets and compares outputs
-            with those of the whole network. None is cross-entropy where there are targets, and the distance otherwise.
+            with those of the whole network, "divergence" likewise the probabilities of classes that outputs mean. None
+            is cross-entropy where there are targets, and the distance otherwise.
         images: that are drawn from the data once. After repair, half of them, at most 1,000, serve to repair
             candidates, and the others judge.
         batch_size: images per forward pass while judging; None chooses.
@@ -60,7 +61,7 @@ class Evaluation:
             need_whole("batch_size", self.batch_size, 1)
         need_choice("after", self.after, AFTER)
         if isinstance(self.loss_fn, str):
-            need_choice("loss_fn", self.loss_fn, (DISTANCE,))
+            need_choice("loss_fn", self.loss_fn, (DISTANCE, DIVERGENCE))
         need_choice("precision", self.precision, PRECISIONS)
         need_choice("evaluator", self.evaluator, EVALUATORS)
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lcprune.batches import arithmetic, call, collate
 from lcprune.copies import copy_to_run
-from lcprune.errors import DataError
-from lcprune.repairs.distance import rows_of, spread_of
+from lcprune.errors import ConfigError, DataError
+from lcprune.repairs.distance import divergence, rows_of, scores_classes, spread_of
 
 _BATCH = 128
 
@@ -22,15 +22,18 @@ class FromWhole:
     """A loss whose targets are the answers of the whole network: squared differences, relative to `scales`.
 
     Attributes:
-        scales: how much every output tensor of the whole network differs from image to image, on average.
+        scales: how much every output tensor of the whole network differs from image to image, on average; None for
+            scores of classes, whose probabilities are compared.
     """
 
-    scales: tuple[float, ...]
+    scales: tuple[float, ...] | None
 
     def __call__(self, output: Any, target: Sequence[Tensor]) -> Tensor:
         rows = rows_of(output, len(target[0]))
         if [row.shape for row in rows] != [row.shape for row in target]:
             return torch.tensor(torch.inf, device=target[0].device)
+        if self.scales is None:
+            return divergence(target[0].to(rows[0].device), rows[0])
         apart = [
             (row - answer.to(row.device)).square().sum(1).mean() / scale
             for row, answer, scale in zip(rows, target, self.scales, strict=True)
@@ -38,19 +41,25 @@ class FromWhole:
         return torch.stack(apart).mean()
 
 
-def answered(model: nn.Module, samples: Sequence[tuple[Any, Any]]) -> tuple[list[tuple[Any, Any]], FromWhole]:
+def answered(
+    model: nn.Module, samples: Sequence[tuple[Any, Any]], classes: bool = False
+) -> tuple[list[tuple[Any, Any]], FromWhole]:
     """Images with the network's own answers as targets, and the loss that compares others with them.
 
     Args:
         model: the whole network; it is not changed.
         samples: (input, target) pairs; targets are not looked at.
+        classes: its outputs are scores of classes.
 
     Raises:
+        ConfigError: they are not.
         DataError: it gives nothing that can be compared, or nothing finite.
     """
     whole = copy_to_run(model)
     batches = collate([(inputs, ()) for inputs, _ in samples], _BATCH, next(whole.parameters()).device)
     with arithmetic(), torch.no_grad():
+        if classes and not scores_classes(call(whole, batches[0].inputs)):
+            raise ConfigError("loss_fn='divergence' is for networks that return one row of scores: take 'distance'")
         outputs = (rows_of(call(whole, batch.inputs), batch.size) for batch in batches)
         found = [[row.cpu() for row in rows] for rows in outputs]
     shapes = {tuple(row.shape[1] for row in rows) for rows in found}
@@ -64,4 +73,4 @@ def answered(model: nn.Module, samples: Sequence[tuple[Any, Any]]) -> tuple[list
         raise DataError("the network's outputs on these images are not finite: look at the images")
     scales = tuple(float(spread_of(answer)) / len(answer) for answer in answers)
     pairs = [(inputs, tuple(answer[place] for answer in answers)) for place, (inputs, _) in enumerate(samples)]
-    return pairs, FromWhole(scales)
+    return pairs, FromWhole(None if classes else scales)

@@ -171,7 +171,7 @@ class Trials:
         return False
 
     def _cut_alike(self, failure: TrialError) -> bool:
-        """Cut two axes alike: code takes one's length for the other's, as attention does with tokens and heads."""
+        """Cut axes alike: code takes one's length for another's, as attention does with tokens and heads."""
         before, involved = self.alike, self.structure.units.classes_of(failure.atoms)
         units, facts = self.structure.units, self.discovered.facts
         for owner in list(dict.fromkeys(reversed(failure.stack)))[:2] if failure.sizes else []:
@@ -179,8 +179,11 @@ class Trials:
             others = [name for name, module in self.modules.items() if type(module) is kind and name != owner]
             likes = [equal_axes(name, facts, units) for name in others]
             own = sorted(equal_axes(owner, facts, units).items(), key=lambda item: not involved & item[1][2])
-            for place, pair in own[:_PAIRS]:
-                self.alike = [*before, pair[:2], *(like[place][:2] for like in likes if place in like)]
+            batches = [[place] for place, _ in own[:_PAIRS]]
+            together = [place for place, pair in own[:_PAIRS] if involved & pair[2]]  # one length of three axes
+            for batch in [*batches, together] if len(together) > 1 else batches:
+                pairs = [like[place][:2] for place in batch for like in [dict(own), *likes] if place in like]
+                self.alike = [*before, *pairs]
                 self._resolve()
                 cuts = [cut(self.structure.units.groups) for cut in (CUTS[0], CUTS[-1])]
                 if all(self._further(failure, self._try(kept, self.structure.ties)) for kept in cuts):

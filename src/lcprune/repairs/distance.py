@@ -26,6 +26,18 @@ def relative(reference: Tensor, other: Tensor) -> Tensor:
     return (other - reference).square().sum() / spread_of(reference)
 
 
+def divergence(reference: Tensor, other: Tensor) -> Tensor:
+    """Kullback and Leibler's, of the probabilities that two rows of scores per image mean; the mean over images."""
+    expected, found = reference.float().log_softmax(1), other.float().log_softmax(1)
+    return nn.functional.kl_div(found, expected, reduction="batchmean", log_target=True)
+
+
+def scores_classes(output: Any) -> bool:
+    """Whether this can be scores of classes: one tensor, one row per image."""
+    found = tensors(leaves(output))
+    return len(found) == 1 and found[0].is_floating_point() and found[0].ndim == 2 and found[0].shape[1] > 1
+
+
 def spread_of(reference: Tensor) -> Tensor:
     """Squared differences from the mean of all images, or the squares where all images give the same."""
     spread, squares = (reference - reference.mean(0)).square().sum(), reference.square().sum()
@@ -45,36 +57,42 @@ class Distance:
     Args:
         whole: the reference, in evaluation mode.
         batches: the images.
+        classes: outputs are scores of classes: compare probabilities, where there is one row of them per image.
 
     Raises:
         DataError: its outputs are not finite, or it has none that can be compared.
     """
 
-    def __init__(self, whole: nn.Module, batches: Sequence[Batch]) -> None:
+    def __init__(self, whole: nn.Module, batches: Sequence[Batch], classes: bool = False) -> None:
         self.batches = batches
-        self.expected = _outputs(whole, batches)
+        self.expected, scores = _outputs(whole, batches)
+        self._apart = divergence if classes and scores else relative
         if not self.expected:
             raise DataError("the network returns no numbers to compare: give a network that returns tensors")
         if not all(bool(output.isfinite().all()) for output in self.expected):
             raise DataError("the network's outputs on these images are not finite: look at the images")
 
     def __call__(self, other: nn.Module) -> float:
-        """Mean relative squared difference over all outputs; infinite if they cannot be compared."""
-        found = _outputs(other, self.batches)
+        """Divergence, or mean relative squared difference over all outputs; infinite if they cannot be compared."""
+        found, _ = _outputs(other, self.batches)
         if [output.shape for output in found] != [output.shape for output in self.expected]:
             return math.inf
-        apart = float(torch.stack([relative(*pair) for pair in zip(self.expected, found, strict=True)]).mean())
+        apart = float(torch.stack([self._apart(*pair) for pair in zip(self.expected, found, strict=True)]).mean())
         return apart if math.isfinite(apart) else math.inf
 
 
 @torch.no_grad()
-def _outputs(model: nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
-    """Every output of all images, one row per image; of large ones every so-many-th number."""
-    parts = [rows_of(call(model, batch.inputs), batch.size) for batch in batches]
+def _outputs(model: nn.Module, batches: Sequence[Batch]) -> tuple[list[Tensor], bool]:
+    """Every output of all images, one row per image; of large ones every so-many-th number. Can they be scores?"""
+    parts, scores = [], True
+    for batch in batches:
+        output = call(model, batch.inputs)
+        parts.append(rows_of(output, batch.size))
+        scores = scores and scores_classes(output)
     if len({len(part) for part in parts}) != 1:
-        return []
+        return [], False
     same = (rows for rows in zip(*parts, strict=True) if len({row.shape[1] for row in rows}) == 1)
-    return [torch.cat(rows) for rows in same]
+    return [torch.cat(rows) for rows in same], scores
 
 
 def _by_image(tensor: Tensor, images: int) -> Tensor:

@@ -48,7 +48,8 @@ class Repair:
     Attributes:
         how: what was done: "none", "statistics", "stand-ins", "refit" or "distil".
         distances: what was tried -> distance of its outputs from the whole network's, on images held back: squared
-            difference, as a share of how much the outputs differ from image to image. "none" is the network as cut.
+            difference, as a share of how much the outputs differ from image to image; of scores of classes, the
+            divergence of probabilities. "none" is the network as cut.
         images: unlabelled ones that were fitted to.
         seconds: that it took.
         left: layers that read fewer channels and could not be repaired -> why.
@@ -81,6 +82,7 @@ def repair(
     how: str = AUTO,
     *,
     images: int = IMAGES,
+    classes: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> nn.Module:
@@ -94,6 +96,7 @@ def repair(
             network on images that are held back from fitting; or one of "none", "statistics", "stand-ins", "refit"; or
             "distil", which trains the cut network for a few hundred steps to give what the whole one gives.
         images: that are drawn from the data.
+        classes: outputs are scores of classes, so that what counts is the divergence of their probabilities.
         seed: of the draw.
         progress: show a bar.
 
@@ -110,7 +113,7 @@ def repair(
     check_weights(whole)
     samples = draw(data, images, seed)
     check_samples(whole, samples)
-    return mend(whole, plan, small, samples, how, seed=seed, progress=progress)[0]
+    return mend(whole, plan, small, samples, how, classes=classes, seed=seed, progress=progress)[0]
 
 
 def check_how(how: str) -> str:
@@ -132,6 +135,7 @@ def mend(
     how: str = AUTO,
     *,
     images: int = IMAGES,
+    classes: bool = False,
     seed: int = 0,
     progress: bool = True,
 ) -> tuple[nn.Module, Repair]:
@@ -144,6 +148,7 @@ def mend(
         samples: images, as (input, target) pairs; targets are not looked at.
         how: as in `repair`.
         images: of the samples that are used, drawn with the seed.
+        classes: as in `repair`.
         seed: of the draw.
         progress: show a bar.
 
@@ -166,7 +171,7 @@ def mend(
     device = next(whole.parameters()).device
     batches = collate(fitted, _BATCH, device), collate(held, _BATCH, device)
     with untouched(whole), untouched(small), arithmetic():
-        work = _Work(copy_to_run(whole), plan, small, *batches, how, seed, progress)
+        work = _Work(copy_to_run(whole), plan, small, *batches, how, classes, seed, progress)
         network, name = work.best(how)
     done = Repair(name, work.distances, len(fitted), round(time.perf_counter() - began, 3), work.wiring.left)
     logger.info("%s", done)
@@ -186,6 +191,7 @@ class _Work:
         fitted: list[Batch],
         held: list[Batch],
         how: str,
+        classes: bool,
         seed: int,
         progress: bool,
     ) -> None:
@@ -193,14 +199,14 @@ class _Work:
         self.seed, self.progress = seed, progress
         self.asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
         self.wiring: Wiring = look(whole, plan, _first(fitted[0], 2))
-        self.judge = Distance(whole, held)
+        self.judge = Distance(whole, held, classes)
         # One pass of the whole network over the images serves all.
         self.part = self._at_once() if REFIT in self.asked else []
         with (
             measuring(whole, self.wiring.sites if how != STATISTICS else ()) as self.moments,
             recording(whole, self.wiring, self.part, self._room() // 4) as self.seen,
         ):
-            self.fit_judge = Distance(whole, fitted)
+            self.fit_judge = Distance(whole, fitted, classes)
         self.distances: dict[str, float] = {}
 
     def best(self, how: str) -> tuple[nn.Module, str]:

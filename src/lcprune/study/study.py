@@ -150,7 +150,8 @@ class Study:
         if self.dataset is None or self.repair == NONE or made.whole is None:
             return made
         graph = replace(self.graph, model=made.whole)
-        return repaired(made, graph, self.samples(job.seed), self.repair, job.seed, self.progress)
+        classes = self.dataset.classifies
+        return repaired(made, graph, self.samples(job.seed), self.repair, classes, job.seed, self.progress)
 
     def samples(self, seed: int) -> list[tuple[Any, Any]]:
         """Training images to repair with."""

@@ -244,3 +244,20 @@ class SpectralNormed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(F.relu(self.conv(x)).mean((2, 3)))
+
+
+@enter(prunable=("conv", "parts", "context"), frozen=("head",), units={"conv": 4})
+class PartsAsWideAsTheInput(nn.Module):
+    """Focal modulation: query and context, which different layers read, are as wide as what they were made from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.parts = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 9, 1)
+        self.context, self.out = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(x))
+        width = x.shape[1]
+        query, context, gate = self.parts(x).split((width, width, 1), 1)
+        return self.head((x + self.out(query * self.context(context * gate))).mean((2, 3)))
