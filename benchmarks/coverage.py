@@ -115,7 +115,8 @@ def table(records: list[dict[str, Any]]) -> str:
         "- `benchmarks/coverage_models.txt` lists the networks; `benchmarks/results/coverage.json` has every record.",
         "- Seconds are those of one core.",
         "",
-        f"{', '.join([f'torch {torch.__version__}', *libraries])}. Made by `python benchmarks/coverage.py --export-times`.",
+        f"{', '.join([f'torch {torch.__version__}', *libraries])}. "
+        "Made by `python benchmarks/coverage.py --export-times`.",
         "",
         summary(records),
         "",
