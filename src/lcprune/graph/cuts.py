@@ -38,7 +38,7 @@ def _key(group: Group, seed: int) -> int:
 
 def _without(groups: Sequence[Group], first: int, last: int) -> Kept:
     """All groups without some of their first or last units: what acts by position shows at the ends."""
-    return [np.arange(first, g.size - last) if g.size > 2 else np.arange(g.size) for g in groups]
+    return [np.arange(first, g.size - last) for g in groups]
 
 
 def _few(groups: Sequence[Group]) -> Kept:

@@ -154,9 +154,14 @@ class Replay(LabelPass):
         """After the last pass: what has not been done that was done before."""
         if self._on_shapes and self._steps < len(self.pairs.steps):
             raise Mismatch(BRANCH, np.empty(0, np.int64))
+        # Taking all that is left may be no operator at all; a part of which nothing is left may not be asked for. Not
+        # both at one site: all that is left would be taken for the part.
+        asked = {site for site, _ in self._taken} | {
+            part.site for part, atoms, whole in self._parts if len(atoms) == len(whole)
+        }
         for part, atoms, whole in self._parts:
-            # Taking all that is left may be no operator at all; a part of which nothing is left may not be asked for.
-            if 0 < len(atoms) < len(whole) and (part.site, atoms.tobytes()) not in self._taken:
+            missing = len(atoms) < len(whole) and (part.site, atoms.tobytes()) not in self._taken
+            if missing and (len(atoms) or part.site not in asked):
                 self.stack.append(part.module)
                 raise Mismatch(_TAKEN, whole)
 
