@@ -54,7 +54,8 @@ class _Products(TorchFunctionMode):
             return self._layer(func, args, kwargs)
         if func in _MATMULS:
             ranks = [operand.ndim for operand in args]
-            return self._product([ranks[0] - 1], [max(ranks[1] - 2, 0)], func, *args)
+            channel = ranks[0] - 1 if ranks[1] == 2 else None  # times a matrix: a linear layer
+            return self._product([ranks[0] - 1], [max(ranks[1] - 2, 0)], func, *args, channel)
         if func is torch.functional.einsum and len(args) == 3:
             return self._einsum(*args)
         if func is torch.functional.tensordot:
