@@ -14,7 +14,7 @@ import torch
 from fuzz import shrink as shrinking
 from fuzz.__main__ import fuzz
 from fuzz.laws import Failure, check
-from fuzz.programs import Program, Step, build, random_program
+from fuzz.programs import Draft, Program, Step, build, random_program
 from lcprune.graph.rules import table
 
 
@@ -43,6 +43,14 @@ def flipped() -> Program:
         if ".flip(1)" in build(program).source and "cat" not in build(program).source:
             return program
     raise AssertionError
+
+
+def test_what_does_not_fit_leaves_no_trace() -> None:
+    draft = Draft("Network", {"x": torch.randn(2, 3, 4)}, [])
+    draft.do("y = x.transpose(0, 1)[1:]")
+    draft._restore(draft._state())
+    draft.do("x += 1")
+    assert draft.values["y"].stride() == (4, 12, 1) and torch.equal(draft.values["y"][0], draft.values["x"][:, 1])
 
 
 def test_what_fails_becomes_small(monkeypatch: pytest.MonkeyPatch) -> None:
