@@ -99,7 +99,7 @@ def table(records: list[dict[str, Any]]) -> str:
         "removed units silenced. Multiply-adds and parameters are compared with what torch counts, before and after. "
         "The result is saved, loaded into a freshly built network and trained for one step.",
         "",
-        "- Input sizes are the smallest of 64, 96, 128 and the network's own that it accepts.",
+        "- Input sizes are the smallest of 64, 96, 128 and the network's own at which it runs and trains.",
         "- Detectors are whole where torchvision's compiled operators load, with 16 proposals and 8 boxes per image. "
         'Those marked "dense part" were measured without their box handling; features that a second stage reads stay.',
         '- "(smallest)": the limit cannot be met, so the smallest network that keeps the floors was cut instead.',
