@@ -19,4 +19,4 @@ class Alone(Replay):
         super().__init__(*args)
         self._on_shapes = False  # no steps are counted
 
-    meet, tie, step = LabelPass.meet, LabelPass.tie, LabelPass.step
+    meet, mix, tie, step = LabelPass.meet, LabelPass.mix, LabelPass.tie, LabelPass.step

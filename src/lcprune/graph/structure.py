@@ -18,8 +18,9 @@ from lcprune.graph.arithmetic import Arithmetic, Attribute
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import Leaf, signature
+from lcprune.graph.pairs import Pairs
 from lcprune.graph.recall import Recall
-from lcprune.graph.replay import BRANCH, Mismatch, Order, Pairs, Replay, involved, on_shapes
+from lcprune.graph.replay import BRANCH, Mismatch, Order, Replay, involved, on_shapes
 from lcprune.graph.resolve import Units
 from lcprune.graph.site import LIBRARIES
 from lcprune.graph.skeleton import set_mode

@@ -24,7 +24,7 @@ from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.discover import Atoms, Discover
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import signature
-from lcprune.graph.replay import Pairs
+from lcprune.graph.pairs import Pairs
 from lcprune.graph.resolve import axis_roles
 from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched
 from lcprune.graph.structure import AttributeTie, Structure
