@@ -60,7 +60,8 @@ class _Products(TorchFunctionMode):
             return self._einsum(*args)
         if func is torch.functional.tensordot:
             left, right = kwargs["dims"]
-            return self._product(left, right, lambda a, b: func(a, b, dims=(left, right)), *args)
+            channel = left[0] if args[1].ndim == 2 else None
+            return self._product(left, right, lambda a, b: func(a, b, dims=(left, right)), *args, channel)
         if func is torch.nn.functional.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
         return func(*args, **kwargs)
@@ -114,7 +115,7 @@ def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, k
     Args:
         model: the network that was traced.
         inputs: its inputs.
-        graph: its channel graph; only the "out" members of the groups are read.
+        graph: its channel graph; only the members of the groups that are no columns are read.
         kept: group name -> kept units; missing groups are whole.
     """
     clean: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -147,14 +148,14 @@ def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, k
 
 
 def _with_stains(model: nn.Module, graph: Any, kept: Kept) -> nn.Module:
-    """A copy in which the rows of removed units are NaN."""
+    """A copy in which the rows of removed units are NaN, and whatever else holds one number for each."""
     stained = copy.deepcopy(model)
     tensors = dict(stained.named_parameters(remove_duplicate=False))
     tensors.update(stained.named_buffers(remove_duplicate=False))
     for group in graph.groups:
         gone = np.setdiff1d(np.arange(group.size), np.asarray(kept.get(group.name, range(group.size))))
         for member in group.members:
-            if member.role == "out":
+            if member.role != "in" and tensors[member.weight].is_floating_point():
                 rows = torch.as_tensor(member.index[gone].reshape(-1))
                 tensors[member.weight].data.index_fill_(member.dim, rows, math.nan)
     return stained

@@ -142,7 +142,34 @@ class OneImageFilled(nn.Module):
         super().__init__()
         self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = self.conv(x)
         x[0] = 0.1
-        return x.mean((2, 3)) @ self.head.weight.t()
+        x = x.mean((2, 3))
+        return x @ self.head.weight.t(), torch.tensordot(x, self.head.weight, dims=([1], [1]))
+
+
+@enter(prunable=("wide",), frozen=("head",), units={"wide": 4})
+class SoftmaxOverGrids(nn.Module):
+    """Half of the channels, taken along another side of the grids, would fill half as many grids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.head = nn.Linear(3, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.wide(x.mean((2, 3))).unflatten(1, (-1, 2, 2)).flatten(2).softmax(2).flatten(1))
+
+
+@enter(prunable=("conv", "mix"), frozen=("head",), units={"conv": 4}, mixing=("mix",))
+class MixedWithLearnedTokens(nn.Module):
+    """A channel of the map is one of the learned tokens too, wherever a layer mixes tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.tokens = nn.Conv2d(3, 4, 3), nn.Parameter(torch.randn(1, 4, 2))
+        self.mix, self.head = nn.Linear(38, 5), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.tokens.expand(x.shape[0], -1, -1), self.conv(x).flatten(2)], 2)
+        return self.head(self.mix(x).relu().mean(2))
