@@ -100,7 +100,9 @@ class _Products(TorchFunctionMode):
             # An ellipsis stands behind the letters or before them, and stays.
             shift = operand.ndim - len(letters) if equation.replace(" ", "").startswith("...") else 0
             summed.append([place + shift for place, letter in enumerate(letters) if letter not in out])
-        return self._product(*summed, lambda left, right: torch.einsum(equation, left, right), a, b)
+        matrix = b.ndim == 2 and len(set.intersection(*map(set, sides.split(",")))) == len(summed[0]) == 1
+        channel = summed[0][0] if matrix else None
+        return self._product(*summed, lambda left, right: torch.einsum(equation, left, right), a, b, channel)
 
     def _attention(self, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
         scale = kwargs.get("scale") or 1 / math.sqrt(query.shape[-1])
