@@ -7,6 +7,7 @@ large, not finite) is left out, so that every list of steps is a network, and so
 
 from __future__ import annotations
 
+import copy
 import linecache
 import math
 import random
@@ -211,8 +212,8 @@ class Draft:
         self.values = {name: value for name, value in self.values.items() if not name.startswith("_")}
 
     def _state(self) -> Any:
-        values = {name: value.clone() if isinstance(value, Tensor) else value for name, value in self.values.items()}
-        return len(self.made), len(self.lines), len(self.others), values
+        # Deep copies keep strides and what lies in the same memory.
+        return len(self.made), len(self.lines), len(self.others), copy.deepcopy(self.values)
 
     def _restore(self, state: Any) -> None:
         made, lines, others, self.values = state

@@ -14,7 +14,7 @@ import torch
 from fuzz import shrink as shrinking
 from fuzz.__main__ import fuzz
 from fuzz.laws import Failure, check
-from fuzz.programs import Program, Step, build, random_program
+from fuzz.programs import Draft, Network, Program, Step, build, random_program
 from lcprune.graph.rules import table
 
 
@@ -43,6 +43,22 @@ def flipped() -> Program:
         if ".flip(1)" in build(program).source and "cat" not in build(program).source:
             return program
     raise AssertionError
+
+
+def test_what_does_not_fit_leaves_no_trace() -> None:
+    draft = Draft("Network", {"x": torch.randn(2, 3, 4)}, [])
+    draft.do("y = x.transpose(0, 1)[1:]")
+    draft._restore(draft._state())
+    draft.do("x += 1")
+    assert draft.values["y"].stride() == (4, 12, 1) and torch.equal(draft.values["y"][0], draft.values["x"][:, 1])
+
+
+def test_networks_without_gradients_are_not_counted() -> None:
+    torch.set_default_dtype(torch.float64)
+    lines = "self.conv = nn.Conv2d(2, 6, 1)", "def forward(self, x):", "  x = self.conv(x).chunk(2, 1)[1]"
+    init = "class Network(nn.Module):\n def __init__(self):\n  super().__init__()\n  "
+    source = init + "\n ".join([*lines, "  x.mul_(0.5)", "  return x"])
+    check(Network(Program((), ((2, 2, 4, 4),)), source), 0, only="cost")
 
 
 def test_what_fails_becomes_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,12 +54,14 @@ class _Products(TorchFunctionMode):
             return self._layer(func, args, kwargs)
         if func in _MATMULS:
             ranks = [operand.ndim for operand in args]
-            return self._product([ranks[0] - 1], [max(ranks[1] - 2, 0)], func, *args)
+            channel = ranks[0] - 1 if ranks[1] == 2 else None  # times a matrix: a linear layer
+            return self._product([ranks[0] - 1], [max(ranks[1] - 2, 0)], func, *args, channel)
         if func is torch.functional.einsum and len(args) == 3:
             return self._einsum(*args)
         if func is torch.functional.tensordot:
             left, right = kwargs["dims"]
-            return self._product(left, right, lambda a, b: func(a, b, dims=(left, right)), *args)
+            channel = left[0] if args[1].ndim == 2 else None
+            return self._product(left, right, lambda a, b: func(a, b, dims=(left, right)), *args, channel)
         if func is torch.nn.functional.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
         return func(*args, **kwargs)
@@ -98,7 +100,9 @@ class _Products(TorchFunctionMode):
             # An ellipsis stands behind the letters or before them, and stays.
             shift = operand.ndim - len(letters) if equation.replace(" ", "").startswith("...") else 0
             summed.append([place + shift for place, letter in enumerate(letters) if letter not in out])
-        return self._product(*summed, lambda left, right: torch.einsum(equation, left, right), a, b)
+        matrix = b.ndim == 2 and len(set.intersection(*map(set, sides.split(",")))) == len(summed[0]) == 1
+        channel = summed[0][0] if matrix else None
+        return self._product(*summed, lambda left, right: torch.einsum(equation, left, right), a, b, channel)
 
     def _attention(self, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
         scale = kwargs.get("scale") or 1 / math.sqrt(query.shape[-1])
@@ -113,7 +117,7 @@ def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, k
     Args:
         model: the network that was traced.
         inputs: its inputs.
-        graph: its channel graph; only the "out" members of the groups are read.
+        graph: its channel graph; only the members of the groups that are no columns are read.
         kept: group name -> kept units; missing groups are whole.
     """
     clean: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -146,14 +150,14 @@ def silenced_outputs(model: nn.Module, inputs: tuple[Tensor, ...], graph: Any, k
 
 
 def _with_stains(model: nn.Module, graph: Any, kept: Kept) -> nn.Module:
-    """A copy in which the rows of removed units are NaN."""
+    """A copy in which the rows of removed units are NaN, and whatever else holds one number for each."""
     stained = copy.deepcopy(model)
     tensors = dict(stained.named_parameters(remove_duplicate=False))
     tensors.update(stained.named_buffers(remove_duplicate=False))
     for group in graph.groups:
         gone = np.setdiff1d(np.arange(group.size), np.asarray(kept.get(group.name, range(group.size))))
         for member in group.members:
-            if member.role == "out":
+            if member.role != "in" and tensors[member.weight].is_floating_point():
                 rows = torch.as_tensor(member.index[gone].reshape(-1))
                 tensors[member.weight].data.index_fill_(member.dim, rows, math.nan)
     return stained

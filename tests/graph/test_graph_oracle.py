@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import silenced_outputs, worst_difference
-from torch import nn
+from torch import Tensor, nn
 from zoo import ZOO
 
 
@@ -60,3 +60,17 @@ def test_oracle_silences_nothing_when_everything_is_kept() -> None:
         entry = ZOO[name]
         model, inputs = entry.factory(), entry.inputs()
         assert worst_difference(model(*inputs), silenced_outputs(model, inputs, SimpleNamespace(groups=()), {})) == 0.0
+
+
+def test_oracle_silences_a_channel_in_all_images_where_one_of_them_is_filled() -> None:
+    class Filled(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            x = super().forward(x)
+            x[0] = 0.1
+            return torch.einsum("bchw,oc->bohw", x, matrix)
+
+    matrix, model, x = torch.randn(5, 4), Filled(3, 4, 1), torch.randn(2, 3, 4, 4)
+    expected = silenced_outputs(model, (x,), stub_graph("weight", 4), {"group": [0, 1, 2]})
+    matrix[:, 3] = 0
+    with torch.no_grad():
+        assert worst_difference(model(x), expected) < 1e-5

@@ -14,6 +14,7 @@ from torch.nn.utils import prune
 from zoo import ZOO
 
 import lcprune
+from lcprune.graph.label_pass import LabelPass
 
 
 def works(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -223,3 +224,23 @@ def test_one_channel_alone_that_the_code_squeezes_away() -> None:
     assert lcprune.verify(model, graph.plan({"conv": [3, 7]}), x)
     with pytest.raises(lcprune.PlanError, match="cannot be cut"):
         graph.plan({"conv": [3]})
+
+
+@pytest.mark.parametrize(
+    ("code", "weight"),
+    [
+        (lambda x, w: F.conv_transpose2d(x, w), torch.empty(2, 4, 1, 1)),
+        (lambda x, w: F.conv2d(x, w, groups=2), torch.empty(3, 2, 1, 1)),
+    ],
+)
+def test_weights_that_do_not_fit_are_seen_on_shapes(code: Callable[[Tensor, Tensor], Tensor], weight: Tensor) -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(weight.to("meta"))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return code(x, self.weight)
+
+    with pytest.raises(RuntimeError, match="does not fit"):
+        LabelPass(Layer(), {}).forward((torch.empty(1, 4, 5, 5, device="meta"),))

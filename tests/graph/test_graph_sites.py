@@ -112,3 +112,14 @@ def test_groups_of_one_size_are_cut_to_different_numbers() -> None:
         assert sorted(counts) == [2, 3, 4, 5]
         fewer = cut(groups[1:]) or []  # one has frozen: hardly anything else changes
         assert sum(np.array_equal(*pair) for pair in zip(fewer, (cut(groups) or [])[1:], strict=True)) >= 1
+
+    small = lcprune.trace(nn.Sequential(*(nn.Conv2d(4, 4, 1) for _ in range(5))), torch.randn(1, 4, 4, 4)).groups
+    both = [tuple(map(len, own)) for own in zip(CUTS[0](small) or [], CUTS[-1](small) or [], strict=True)]
+    assert sorted(both) == [(2, 2), (2, 3), (3, 2), (3, 3)]
+
+
+def test_each_of_two_units_is_cut() -> None:
+    groups = lcprune.trace(nn.Sequential(*(nn.Conv2d(2, 2, 1) for _ in range(9))), torch.randn(1, 2, 4, 4)).groups
+    cuts = [cut(groups) or [np.arange(2)] * 8 for cut in CUTS]
+    for kept in zip(*cuts, strict=True):
+        assert {tuple(own) for own in kept} >= {(0,), (1,)}

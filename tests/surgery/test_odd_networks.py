@@ -104,14 +104,17 @@ def test_weights_that_nobody_reads_are_named() -> None:
     assert smaller.never.weight.shape == (8, 8)
 
 
-def test_training_that_needs_more_than_the_example_is_left_alone() -> None:
+def test_training_that_needs_more_than_the_example_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     class Targets(DeepSupervision):
         def forward(self, x: Tensor, target: Tensor | None = None) -> Any:
             assert target is not None or not self.training, "targets are needed in training"
             return super().forward(x)
 
+    lcprune.trace(DeepSupervision(), X)
+    assert not caplog.records
     graph = lcprune.trace(Targets(), X)
     assert "aux.weight" in graph.unread
+    assert "aux.weight, first of 4 weights" in caplog.text and "targets are needed" in caplog.text
 
 
 def _old_weight_norm(model: Small) -> None:

@@ -19,15 +19,18 @@ def _any(groups: Sequence[Group], seed: int) -> Kept:
     """Any number of any units of all groups; by their names, so that the same are cut again when others freeze.
 
     Groups of one size keep different numbers, as far as there are some: code that takes one's for the other's shows.
+    Those that have to keep the same one with one seed differ with the next.
     """
-    taken: Counter[tuple[int, int]] = Counter()  # size and number -> groups that have them
+    before = list(map(len, _any(groups, seed - 1))) if seed else [0] * len(groups)
+    taken: Counter[tuple[int, ...]] = Counter()  # size and number, or with the one before -> groups that have them
     kept: Kept = [np.arange(group.size) for group in groups]
     for position in sorted(range(len(groups)), key=lambda position: _key(groups[position], seed)):
         size, random = groups[position].size, np.random.default_rng(_key(groups[position], seed))
         # One unit alone says little about order (see Structure.order), so two stay where there are three.
         counts = np.roll(np.arange(min(2, size - 1), size), random.integers(size)).tolist()
-        count = min(counts, key=lambda count: taken[size, count])
-        taken[size, count] += 1
+        old = before[position]
+        count = min(counts, key=lambda count: (taken[size, count, old], taken[size, count]))
+        taken.update([(size, count), (size, count, old)])
         kept[position] = np.sort(random.choice(size, count, replace=False))
     return kept
 
@@ -38,7 +41,7 @@ def _key(group: Group, seed: int) -> int:
 
 def _without(groups: Sequence[Group], first: int, last: int) -> Kept:
     """All groups without some of their first or last units: what acts by position shows at the ends."""
-    return [np.arange(first, g.size - last) if g.size > 2 else np.arange(g.size) for g in groups]
+    return [np.arange(first, g.size - last) for g in groups]
 
 
 def _few(groups: Sequence[Group]) -> Kept:

@@ -227,12 +227,7 @@ class Discover(LabelPass):
 
     def mix(self, layer: Tensor, dims: Sequence[int]) -> None:
         # Along `dims` different units influence one another unless they are all the same unit.
-        self.mixed.append(
-            (
-                layer.movedim(list(dims), list(range(len(dims)))).flatten(0, len(dims) - 1).numpy().copy(),
-                self.module,
-            )
-        )
+        self.mixed.append((columns(layer, dims).copy(), self.module))
 
     def contraction(
         self,
@@ -321,6 +316,12 @@ def tied(layer: Tensor, dim: int) -> tuple[Atoms, Atoms, Atoms]:
     shape = [-1 if d == dim else 1 for d in range(layer.ndim)]
     place = torch.arange(layer.shape[dim]).reshape(shape).expand_as(layer)
     return _numpy(layer.narrow(dim, 0, 1).expand_as(layer)), _numpy(layer), _numpy(place)
+
+
+def columns(layer: Tensor, dims: Sequence[int]) -> Atoms:
+    """The atoms with those along `dims` in the first dimension."""
+    array: Atoms = layer.movedim(list(dims), list(range(len(dims)))).flatten(0, len(dims) - 1).numpy()
+    return array
 
 
 def real(layer: Tensor) -> Atoms:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lcprune.graph.labels import Labels
@@ -33,6 +35,7 @@ class Result:
         single: it gives one tensor and not a tuple.
         tensors: shape, stride and dtype of each tensor.
         labels: their labels.
+        mixed: channels that influenced one another, as sums (see `Pairs`).
     """
 
     call: Call
@@ -40,6 +43,7 @@ class Result:
     single: bool
     tensors: tuple[Spec, ...]
     labels: tuple[Labels | None, ...]
+    mixed: list[NDArray[np.int64]]
 
 
 class Recall:
@@ -85,7 +89,15 @@ class Recall:
         """The result, if it is known."""
         return self._results.get(key)
 
-    def add(self, key: Any, call: Call, step: Step | None, out: Any, labels: list[Labels | None]) -> None:
+    def add(
+        self,
+        key: Any,
+        call: Call,
+        step: Step | None,
+        out: Any,
+        labels: list[Labels | None],
+        mixed: list[NDArray[np.int64]],
+    ) -> None:
         """Remember a result."""
         tensors = [out] if isinstance(out, Tensor) else list(out)
         if not all(isinstance(tensor, Tensor) and tensor.device.type == "meta" for tensor in tensors):
@@ -94,7 +106,9 @@ class Recall:
             self._results.clear()
         if call.inplace and (call.labels[0].uniform or not call.labels[0].layers):
             return  # others may share the memory and take its values for equal
-        self._results[key] = Result(call, step, isinstance(out, Tensor), tuple(map(spec, tensors)), tuple(labels))
+        self._results[key] = Result(
+            call, step, isinstance(out, Tensor), tuple(map(spec, tensors)), tuple(labels), mixed
+        )
 
 
 def _content(layer: Tensor) -> tuple[Any, bytes]:

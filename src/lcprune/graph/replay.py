@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lcprune.batches import Inputs
 from lcprune.copies import named_tensors
-from lcprune.graph.discover import Atoms, Discover, WeightAxis, real, tied
+from lcprune.graph.discover import Atoms, WeightAxis, columns, real, tied
 from lcprune.graph.label_pass import LABELS, LabelPass
 from lcprune.graph.labels import Labels, Taken, Use
 from lcprune.graph.outputs import Leaf, tensors
+from lcprune.graph.pairs import Pairs, among
 from lcprune.graph.recall import Recall, Result, again
 from lcprune.graph.rules import Call, Step, find_rule
 from lcprune.graph.site import Site
@@ -29,7 +29,6 @@ from lcprune.graph.values import Values
 
 Order = dict[tuple[str, int], Atoms]
 
-_LONGEST_LINE = 1 << 16
 _TAKEN = "other channels would be taken by position than before"
 BRANCH = "with fewer channels the code runs other operators, or with other settings, than before"
 
@@ -45,55 +44,6 @@ class Mismatch(Exception):
     def __init__(self, message: str, atoms: Atoms) -> None:
         super().__init__(message)
         self.atoms = atoms
-
-
-class Pairs:
-    """Which atoms met in the uncut network.
-
-    Args:
-        discovered: the first run.
-    """
-
-    def __init__(self, discovered: Discover) -> None:
-        self.count = discovered.atom_count + 1
-        a = np.concatenate([edge[0] for edge in discovered.edges] or [np.empty(0, np.int64)])
-        b = np.concatenate([edge[1] for edge in discovered.edges] or [np.empty(0, np.int64)])
-        self.keys = np.unique(self._key(a, b))
-        lines = [self._line_key(*line) for line in discovered.lines]
-        self.line_keys = np.unique(np.concatenate(lines or [np.empty(0, np.int64)]))
-        self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
-        self.parts, self.uses, self.steps = list(discovered.parts.values()), discovered.uses, discovered.steps
-        self._by_axis: dict[tuple[str, int], dict[int, list[int]]] = {}
-
-    def _key(self, a: Atoms, b: Atoms) -> Atoms:
-        return (np.maximum(a, -1) + 1) * self.count + np.maximum(b, -1) + 1
-
-    def _line_key(self, first: Atoms, own: Atoms, place: Atoms) -> Atoms:
-        return self._key(first, own) * _LONGEST_LINE + np.minimum(place, _LONGEST_LINE - 1)
-
-    def tied(self, first: Atoms, own: Atoms, place: Atoms) -> bool:
-        """Whether each atom was tied to the same first one, at the same place (the same group of a convolution)."""
-        known = _among(self._line_key(first, own, place), self.line_keys)
-        return bool((known | (first < 0) | (own < 0)).all())
-
-    def met(self, a: Atoms, b: Atoms, strict: bool = False) -> bool:
-        """Whether each pair met before; unless `strict`, a phantom (padding) may meet anyone."""
-        # In either order: torch may compute the same product the other way round.
-        known = _among(self._key(a, b), self.keys) | _among(self._key(b, a), self.keys) | (a == b)
-        return bool((known if strict else known | (a < 0) | (b < 0)).all())
-
-    def partners(self, axis: WeightAxis) -> dict[int, list[int]]:
-        """Delivered atom -> the positions of a weight's axis that read it, in order."""
-        key = (axis.weight, axis.dim)
-        if key not in self._by_axis:
-            low, high = axis.start, axis.start + axis.length
-            found: dict[int, list[int]] = {}
-            for mine, other in ((self.a, self.b), (self.b, self.a)):
-                inside = (mine >= low) & (mine < high)
-                for own, met in zip(mine[inside].tolist(), other[inside].tolist(), strict=True):
-                    found.setdefault(met, []).append(own)
-            self._by_axis[key] = {met: sorted(set(own)) for met, own in found.items()}
-        return self._by_axis[key]
 
 
 class Replay(LabelPass):
@@ -132,12 +82,14 @@ class Replay(LabelPass):
         self.pairs, self._recall = pairs, recall
         self._key: Any = None  # of the operator that is running, unless it must not be remembered
         self._known: Result | None = None
+        self._mixed: list[Atoms] = []  # by that operator, as sums
         self.wanted: Order = {}
         self._axis_of = _AxisFinder(axes)
         kept = np.zeros(pairs.count, dtype=bool)
         kept[np.concatenate(list(order.values()) or [np.empty(0, np.int64)])] = True
         # What is left of every part that was taken by position, and of the axis it was taken from.
         self._parts = [(part, part.atoms[kept[part.atoms]], part.whole[kept[part.whole]]) for part in pairs.parts]
+        self._mixing = pairs.mixing(kept)
         self._left = {(part.site, atoms.tobytes()) for part, atoms, _ in self._parts}
         self._taken: set[tuple[Site, bytes]] = set()
         self._uses: set[tuple[int, Use]] = set()  # of what `recall` keeps alive
@@ -154,16 +106,21 @@ class Replay(LabelPass):
         """After the last pass: what has not been done that was done before."""
         if self._on_shapes and self._steps < len(self.pairs.steps):
             raise Mismatch(BRANCH, np.empty(0, np.int64))
+        # Taking all that is left may be no operator at all; a part of which nothing is left may not be asked for. Not
+        # both at one site: all that is left would be taken for the part.
+        asked = {site for site, _ in self._taken} | {
+            part.site for part, atoms, whole in self._parts if len(atoms) == len(whole)
+        }
         for part, atoms, whole in self._parts:
-            # Taking all that is left may be no operator at all; a part of which nothing is left may not be asked for.
-            if 0 < len(atoms) < len(whole) and (part.site, atoms.tobytes()) not in self._taken:
+            missing = len(atoms) < len(whole) and (part.site, atoms.tobytes()) not in self._taken
+            if missing and (len(atoms) or part.site not in asked):
                 self.stack.append(part.module)
                 raise Mismatch(_TAKEN, whole)
 
     def recalled(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         told = self.values is not None and func._schema.name == "aten::index"  # perhaps how many are wanted
         self._key = None if told else self._recall.key(func, args, kwargs, self.labels_of, self.site)
-        self._known = None if self._key is None else self._recall.get(self._key)
+        self._known, self._mixed = None if self._key is None else self._recall.get(self._key), []
         return None if self._known is None else self._known.call
 
     def repeat(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -171,6 +128,8 @@ class Replay(LabelPass):
         assert known is not None
         if known.step is not None:
             self.step(known.step)
+        for sums in known.mixed:
+            self._mixes(sums)
         tensors = again(known, func, args, kwargs)
         for tensor, labels in zip(tensors, known.labels, strict=True):
             if labels is not None:
@@ -189,7 +148,7 @@ class Replay(LabelPass):
             found.append(labels)
         if self._key is not None and found:
             step = find_rule(call.func).step(call) if call.labelled else None
-            self._recall.add(self._key, call, step, out, found)
+            self._recall.add(self._key, call, step, out, found, self._mixed)
 
     def step(self, step: Step) -> None:
         steps, place = self.pairs.steps, self._steps
@@ -209,6 +168,14 @@ class Replay(LabelPass):
         if len(atoms) and (key not in self._left or (before is not None and not before.issuperset(atoms.tolist()))):
             raise Mismatch(_TAKEN, real(taken.whole))
         self._taken.add(key)
+
+    def mix(self, layer: Tensor, dims: Sequence[int]) -> None:
+        self._mixed.append(self.pairs.sums(columns(layer, dims)))
+        self._mixes(self._mixed[-1])
+
+    def _mixes(self, sums: Atoms) -> None:
+        if not among(sums, self._mixing).all():
+            raise Mismatch("other channels would influence one another than before", involved(self.call))
 
     def meet(self, a: Tensor, b: Tensor, follower: int | None = None) -> Tensor:
         try:
@@ -267,14 +234,6 @@ class Replay(LabelPass):
 def on_shapes(model: nn.Module) -> bool:
     """Whether a network runs without data: code that looks at values may loop more or less often over others."""
     return all(tensor.device.type == "meta" for tensor in model.parameters())
-
-
-def _among(keys: Atoms, known: Atoms) -> NDArray[np.bool_]:
-    """Which keys are in the sorted array `known`."""
-    if not len(known):
-        return np.zeros(len(keys), bool)
-    found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
-    return found
 
 
 class _AxisFinder:

@@ -233,7 +233,9 @@ class Silence(Numbers):
             return
 
         def shorten(tensor: Tensor) -> Tensor:
-            for dim, index in kept.get(id(tensor), {}).items():
+            own = kept.get(id(tensor), {})
+            tensor = self._silenced(tensor) if space_only else tensor
+            for dim, index in own.items():
                 tensor = tensor.index_select(dim, index)
             return tensor
 

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lcprune.batches import Inputs
+from lcprune.graph.alone import Alone
 from lcprune.graph.arithmetic import Arithmetic, Attribute
 from lcprune.graph.discover import Atoms, Discover, WeightAxis
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import Leaf, signature
+from lcprune.graph.pairs import Pairs
 from lcprune.graph.recall import Recall
-from lcprune.graph.replay import BRANCH, Mismatch, Order, Pairs, Replay, involved, on_shapes
+from lcprune.graph.replay import BRANCH, Mismatch, Order, Replay, involved, on_shapes
 from lcprune.graph.resolve import Units
 from lcprune.graph.site import LIBRARIES
 from lcprune.graph.skeleton import set_mode
@@ -143,7 +145,7 @@ class Structure:
         """The order in which every weight must hold its kept positions, found by running the cut network.
 
         An axis of one channel cannot be told from an axis that is broadcast, so where one channel is left the labels
-        are followed with two, and the network with one is run on shapes.
+        are followed with two; of the network with one it is checked that it runs and what it takes by position.
 
         Args:
             kept: per group, the units that stay.
@@ -198,7 +200,7 @@ class Structure:
                 raise TrialError("one unit alone cannot be put in order", 0, [axis.weight.rpartition(".")[0]], atoms)
             order[axis.weight, axis.dim] = atoms[keeps[atoms]]
         with cut_in_place(self.skeleton, self.cuts(order), self.changes(keeps, ties)):
-            self._check(LabelPass(self.skeleton, {}, self.discovered.values))
+            self._check(Alone(self.skeleton, self.axes, order, self.pairs, Recall(), self.discovered.values))
         return order
 
     def _replay(self, keeps: NDArray[np.bool_], ties: Sequence[AttributeTie] | None) -> Order:

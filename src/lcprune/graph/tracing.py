@@ -24,7 +24,7 @@ from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.discover import Atoms, Discover
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import signature
-from lcprune.graph.replay import Pairs
+from lcprune.graph.pairs import Pairs
 from lcprune.graph.resolve import axis_roles
 from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched
 from lcprune.graph.structure import AttributeTie, Structure
@@ -139,7 +139,12 @@ def _discover(bones: nn.Module, args: Inputs, values: Values | None = None) -> S
         try:
             trained.forward(args)
         except Exception as error:  # training may need targets
-            logger.info("training mode cannot be traced (%s)", str(error).split("\n")[0])
+            reason, weight = str(error).split("\n")[0], next(iter(run.unread.values()))
+            logger.warning(
+                f"{weight}, first of {len(run.unread)} weights that evaluation does not read, stays as it is: training "
+                f"fails on the example ({reason}); to train the cut network, give an example of the size that the "
+                "network was made for"
+            )
         else:
             if len(trained.unread) < len(run.unread):
                 outputs[True] = signature(run.forward(args))

@@ -90,3 +90,86 @@ class WrittenIntoFreshMemory(nn.Module):
         y = torch.zeros(x.shape[0], 4, 36, dtype=x.dtype)
         y[:, :2] = self.conv(x).flatten(2)[:, 2:]
         return self.head(F.relu(self.query(y)).mean(2)), y @ y.transpose(1, 2)
+
+
+@enter(frozen=("conv", "head"))
+class FirstFourThenShuffled(nn.Module):
+    """Where four channels are left, `[:, :4]` is no operator, whichever four they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        x[:, :4] = x[:, :4].tanh()
+        return self.head(x.view(x.shape[0], 2, -1, *x.shape[2:]).transpose(1, 2).flatten(1, 2).mean((2, 3)))
+
+
+@enter(frozen=("conv", "head"))
+class FirstFourThenSummed(nn.Module):
+    """Two units: the trial cuts must leave out each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        x[:, :4] = x[:, :4].tanh()
+        return self.head(x.unflatten(1, (-1, 4)).sum((2, 3, 4)))
+
+
+@enter((2, 5, 3), prunable=("values", "wide"), frozen=("head",), units={"values": 6, "wide": 4}, mixing=("values",))
+class ValuesAsAnImage(nn.Module):
+    """Channels along the space of convolutions that lose channels of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values = nn.Linear(3, 6)
+        self.wide, self.narrow = nn.Conv2d(1, 4, 1), nn.Conv2d(4, 1, 1)
+        self.head = nn.Linear(1, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.narrow(F.relu6(self.wide(self.values(x).unsqueeze(1)))).mean((2, 3)))
+
+
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 4})
+class OneImageFilled(nn.Module):
+    """A channel that goes is the same in all images, though one of them no longer shows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x, weight = self.conv(x), self.head.weight
+        x[0] = 0.1
+        x = x.mean((2, 3))
+        return x @ weight.t(), torch.tensordot(x, weight, dims=([1], [1]))
+
+
+@enter(prunable=("wide",), frozen=("head",), units={"wide": 4})
+class SoftmaxOverGrids(nn.Module):
+    """Half of the channels, taken along another side of the grids, would fill half as many grids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.head = nn.Linear(3, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.wide(x.mean((2, 3))).unflatten(1, (-1, 2, 2)).flatten(2).softmax(2).flatten(1))
+
+
+@enter(prunable=("conv", "mix"), frozen=("head",), units={"conv": 4}, mixing=("mix",))
+class MixedWithLearnedTokens(nn.Module):
+    """A channel of the map is one of the learned tokens too, wherever a layer mixes tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.tokens = nn.Conv2d(3, 4, 3), nn.Parameter(torch.randn(1, 4, 2))
+        self.mix, self.head = nn.Linear(38, 5), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.tokens.expand(x.shape[0], -1, -1), self.conv(x).flatten(2)], 2)
+        return self.head(self.mix(x).relu().mean(2))

@@ -32,6 +32,9 @@ def convolution(run: LabelPass, call: Call, out: Any) -> Outcome:
         bool(call.arg(6, "transposed", False)),
         call.arg(8, "groups", 1),
     )
+    if (transposed and x.shape[1] != weight.shape[0]) or weight.shape[0] % groups:
+        # On shapes alone nobody else says so.
+        raise RuntimeError(f"a weight of shape {list(weight.shape)} does not fit an input of {list(x.shape)}")
     labels_x, labels_w = call.labels[:2]
     inner = _along(run, labels_w, 0 if transposed else 1, weight)
     outer = _along(run, labels_w, 1 if transposed else 0, weight)
