@@ -104,17 +104,11 @@ def table(records: list[dict[str, Any]]) -> str:
         "removed units silenced. Multiply-adds and parameters are compared with what torch counts, before and after. "
         "The result is saved, loaded into a freshly built network and trained for one step.",
         "",
-<<<<<<< HEAD
-        "- Input sizes are the smallest of 64, 96, 128 and the network's own that it accepts.",
+        "- Input sizes are the smallest of 64, 96, 128 and the network's own at which it runs and trains.",
         "- Detectors of torchvision are whole where its operators load, with 16 proposals and 8 boxes per image. "
         'Those marked "dense part" were measured without their box handling; features that a second stage reads stay. '
         "Those of ultralytics give their boxes before non-maximum suppression, and the features they come from.",
         "- smp is segmentation-models-pytorch.",
-=======
-        "- Input sizes are the smallest of 64, 96, 128 and the network's own at which it runs and trains.",
-        "- Detectors are whole where torchvision's compiled operators load, with 16 proposals and 8 boxes per image. "
-        'Those marked "dense part" were measured without their box handling; features that a second stage reads stay.',
->>>>>>> fuzzfix
         '- "(smallest)": the limit cannot be met, so the smallest network that keeps the floors was cut instead.',
         '- "(mixing)": some channels are normalised or summed up together, where a channel of zeros is not the same '
         "as none.",
