@@ -64,7 +64,7 @@ def run_one(model: str, kind: str, options: argparse.Namespace) -> dict[str, Any
             tail = (done.stderr.strip().splitlines() or ["no message"])[-1]
             return failure | {"error": f"exit status {done.returncode}: {tail[:300]}"}
         record = json.loads(out.read_text())
-        record |= {"total_s": round(time.perf_counter() - started, 1), "library": library(model)}
+        record |= {"total_s": round(time.perf_counter() - started, 1), "library": library(model), "torch": torch.__version__}
         return record
 
 
@@ -91,7 +91,7 @@ def summary(records: list[dict[str, Any]]) -> str:
 def table(records: list[dict[str, Any]]) -> str:
     """The page: what was measured, the summary, one row per network, failures with their message."""
     timed = [r for r in records if r["ok"] and "export_s" in r]
-    libraries = sorted({r["library"] for r in records if "library" in r})
+    libraries = sorted({f"{r['library']} (torch {r['torch']})" for r in records if "library" in r})
     ratios = sorted((r["trace_s"] / max(r["export_s"], 1e-3), r["model"]) for r in timed)
     slow = [f"{model} {ratio:.1f}" for ratio, model in reversed(ratios) if ratio > 2]
     lines = [
@@ -115,8 +115,7 @@ def table(records: list[dict[str, Any]]) -> str:
         "- `benchmarks/coverage_models.txt` lists the networks; `benchmarks/results/coverage.json` has every record.",
         "- Seconds are those of one core.",
         "",
-        f"{', '.join([f'torch {torch.__version__}', *libraries])}. "
-        "Made by `python benchmarks/coverage.py --export-times`.",
+        f"{', '.join(libraries)}. Made by `python benchmarks/coverage.py --export-times`.",
         "",
         summary(records),
         "",
@@ -159,7 +158,7 @@ def _kind(record: dict[str, Any]) -> str:
 def write(records: dict[str, dict[str, Any]]) -> None:
     """Write records and page, in the order of the list."""
     ordered = [records[model] for model in listed() if model in records]
-    write_json(RESULTS, {"torch": torch.__version__, "records": ordered}, indent=1)
+    write_json(RESULTS, {"records": ordered}, indent=1)
     with atomic_write(TABLE) as temporary:
         temporary.write_text(table(ordered), encoding="utf-8")
 
