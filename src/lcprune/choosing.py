@@ -6,15 +6,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lcprune import baselines  # noqa: F401  (they register themselves: whoever gets `methods` from here gets all)
 from lcprune.errors import ConfigError, SearchError
-from lcprune.evaluate import Delivered, Evaluator
+from lcprune.evaluate import Evaluator
 from lcprune.method import Method, methods
 from lcprune.repairs.shares import lost_shares
 from lcprune.search import Found, Search, Space, make_sampler, objective, run_search
@@ -25,8 +24,6 @@ from lcprune.task import Choice, Task, plain_fields
 __all__ = ["LcP", "Learned", "Naive", "Schedule", "Uniform", "compensate", "learn", "methods"]
 
 logger = logging.getLogger("lcprune")
-
-_EACH = 25  # candidates for each finalist that is judged after the whole repair: that takes as long as several of them
 
 
 @methods.register("uniform")
@@ -159,23 +156,19 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
         raise SearchError("the loss of the network itself is not finite: look at the data and the loss function")
     records.start(task.scores, full_loss)
     space = Space.of(task.scores, search.form)
-    starts = _starts(task, space)
-    sampler = make_sampler(space, search, task.seed, [*starts, *start])
-    few = min(search.finalists, search.total // _EACH)
-    delivers = task.quick is not None and task.evaluation.prepare is None and few > 0
+    sampler = make_sampler(space, search, task.seed, [*_starts(task, space), *start])
     try:
         found = run_search(
             sampler,
             lambda beta: compensate(task, beta),
             evaluator,
             task.graph.cost,
-            replace(search, finalists=few) if delivers else search,
+            search,
             full_loss,
             records,
             progress=task.progress,
-            precise=_delivered(task) if delivers else _precise(task),
+            precise=_precise(task),
             signed=task.evaluation.prepares,
-            first=1 + len(starts) if delivers else 1,
         )
     finally:
         records.close()
@@ -208,12 +201,6 @@ def compensate(task: Task, beta: FloatArray) -> Kept:
     """The units that stay when the ranking is compensated by `beta` (shifts, or scales and shifts)."""
     alpha, shift = (beta[0], beta[1]) if beta.ndim == 2 else (None, beta)
     return task.ranking.select(task.limits, beta=shift, alpha=alpha)
-
-
-def _delivered(task: Task) -> Callable[[Kept], float]:
-    """Judges finalists after the whole repair; made when it is first needed."""
-    judge = cache(lambda: Delivered(task.graph, *task.judged, task.classes, task.seed))
-    return lambda kept: objective(judge().full_loss, judge().loss(kept), signed=True)
 
 
 def _precise(task: Task) -> Callable[[Kept], float] | None:

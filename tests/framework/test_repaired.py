@@ -96,25 +96,6 @@ def test_the_way_out_is_named(plain, digits) -> None:
         lcprune.prune(plain.graph, macs=0.5, data=digits.train, repair="magic")
 
 
-def test_finalists_are_judged_as_what_is_delivered(plain, digits) -> None:
-    whole = copy.deepcopy(plain.model).eval()
-    data, given = lcprune.Evaluation(digits.train, images=200), {"macs": 0.3, "repair": "none", "progress": False}
-    search = lcprune.LcP(lcprune.Search(pool=10, iterations=40))
-    meta = (lcp := lcprune.prune(plain.graph, method=search, data=data, **given).plan).meta
-    samples = draw(digits.train, 200, 0)
-    images, labels = (torch.stack(part) for part in zip(*samples[100:], strict=True))
-
-    @torch.no_grad()
-    def delivered(plan) -> float:
-        small, _ = repairs.mend(whole, plan, plan.apply(whole), samples[:100], classes=True, progress=False)
-        return float(cross_entropy(small.eval()(images), labels) - cross_entropy(whole(images), labels))
-
-    naive, uniform = (lcprune.prune(plain.graph, method=name, **given).plan for name in ("naive", "uniform"))
-    assert meta["difference"] == pytest.approx(delivered(lcp), abs=1e-4)
-    assert meta["naive_difference"] == pytest.approx(delivered(naive), abs=1e-4)
-    assert meta["difference"] <= min(delivered(naive), delivered(uniform)) + 1e-4
-
-
 def test_the_loss_says_whether_outputs_are_scores_of_classes(plain, digits, monkeypatch) -> None:
     told: list[bool] = []
 

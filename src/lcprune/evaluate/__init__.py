@@ -4,7 +4,6 @@ evaluator = make_evaluator(graph, samples, Evaluation())
 evaluator.loss(kept)      # the loss of the physically pruned and repaired network, however it is computed
 """
 
-from lcprune.evaluate.delivered import Delivered
 from lcprune.evaluate.evaluation import CUT, DISTANCE, DIVERGENCE, REPAIR, Evaluation
 from lcprune.evaluate.evaluator import Evaluator, Work
 from lcprune.evaluate.make import make_evaluator
@@ -18,7 +17,6 @@ __all__ = [
     "DISTANCE",
     "DIVERGENCE",
     "REPAIR",
-    "Delivered",
     "Evaluation",
     "Evaluator",
     "FromWhole",

@@ -23,8 +23,7 @@ class Search:
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
         race: stop judging a candidate when it is surely too bad to become a parent (`lcprune.evaluate.race`).
         patience: stop after this many candidates without improvement; None judges them all.
-        finalists: of the best candidates, so many are judged again before one is chosen: after the whole repair (at
-            most one for every 25 candidates), or in fp32 where others are judged in less.
+        finalists: candidates judged again in fp32 where others are judged in less.
         together: candidates asked for together and told in the order asked, so that a search is reproducible for a
             given number of them; None asks for as many as the engine has workers, one on a single machine.
         asynchronous: tell each candidate as soon as it is judged and ask for the next: no worker waits for another,

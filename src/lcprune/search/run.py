@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,7 +77,6 @@ def run_search(
     precise: Callable[[Kept], float] | None = None,
     signed: bool = False,
     title: str = "search",
-    first: int = 1,
 ) -> Found:
     """Judge `search.total` candidates, or fewer if `search.patience` runs out.
 
@@ -89,8 +88,6 @@ def run_search(
         records: where to write, and what to replay first.
         precise: judges the finalists again, where `judge` only ranks well enough; kept units -> difference.
         signed: of `objective`.
-        title: of the bar.
-        first: so many of the first candidates are finalists in any case.
 
     Raises:
         SearchError: the replayed records were not made by this search, or no candidate has a finite loss.
@@ -105,24 +102,7 @@ def run_search(
         finally:
             judges.forget()
     history = History(sorted(loop.told, key=lambda record: record.iteration))
-    ranked = sorted(history, key=lambda record: record.difference)  # stable: of equal ones the earliest
-    if not math.isfinite(ranked[0].difference):
-        raise SearchError(
-            f"none of {len(history)} candidates has a finite loss: look at the data, the loss function and the limit"
-        )
-    chosen, difference, naive = ranked[0], ranked[0].difference, history[0].difference
-    if precise is not None:
-        # Naive pruning is always among them, so that what candidates are ranked by cannot make a search worse than it.
-        finalists = _distinct([*history[:first], *_distinct(ranked, search.finalists)])
-        judged = []
-        with Progress("finalists", total=len(finalists), enabled=progress) as bar:
-            for record in finalists:
-                judged.append((precise(select(np.array(record.beta))), record.iteration, record))
-                bar.advance(best=f"{min(item[0] for item in judged):.4g}")
-        difference, _, chosen = min(judged, key=lambda item: item[:2])
-        naive = judged[0][0]
-    beta = np.array(chosen.beta)
-    return Found(beta, select(beta), difference, naive, history, loop.planning)
+    return _found(history, select, search, loop.planning, precise)
 
 
 _CHANCE = 0.05  # with which a member that is worse than the rival may still become a parent
@@ -241,8 +221,32 @@ class _Loop:
         return stopped_early(tuple(record.parts), len(self.told[0].parts))
 
 
-def _distinct(ranked: Sequence[Record], most: int | None = None) -> list[Record]:
-    """The first of those that keep as many units of every group; so many of them, at most."""
+def _found(
+    history: list[Record],
+    select: Callable[[FloatArray], Kept],
+    search: Search,
+    planning: float,
+    precise: Callable[[Kept], float] | None,
+) -> Found:
+    ranked = sorted(history, key=lambda record: record.difference)  # stable: of equal ones the earliest
+    if not math.isfinite(ranked[0].difference):
+        raise SearchError(
+            f"none of {len(history)} candidates has a finite loss: look at the data, the loss function and the limit"
+        )
+    chosen, difference, naive = ranked[0], ranked[0].difference, history[0].difference
+    if precise is not None:
+        # Naive pruning is always among them, so that rounding cannot make the search worse than it.
+        finalists = [
+            (precise(select(np.array(record.beta))), record.iteration, record)
+            for record in [history[0], *_distinct(ranked, search.finalists)]
+        ]
+        difference, _, chosen = min(finalists, key=lambda item: item[:2])
+        naive = finalists[0][0]
+    beta = np.array(chosen.beta)
+    return Found(beta, select(beta), difference, naive, history, planning)
+
+
+def _distinct(ranked: list[Record], most: int) -> list[Record]:
     seen: dict[tuple[int, ...], Record] = {}
     for record in ranked:
         seen.setdefault(tuple(record.counts), record)
