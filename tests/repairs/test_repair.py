@@ -17,7 +17,7 @@ import lcprune
 from lcprune.errors import ConfigError, DataError, LcpruneError
 from lcprune.repairs import HOW, expand, mend, repair
 from lcprune.repairs.distance import Distance
-from lcprune.repairs.distil import distil
+from lcprune.repairs.distil import WAYS, Way, distil
 from lcprune.repairs.wiring import look
 
 
@@ -305,13 +305,17 @@ def test_the_same_seed_gives_the_same_network(how: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "tokens", "residual", "up and down"])
-def test_distillation_comes_closer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", WAYS, ids=["large", "small"])
+def test_distillation_comes_closer(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lcprune.repairs.distil.STEPS", 40)
     case = half(name, count=60)
     plan = case.plan
     small = plan.apply(case.model)
     distance = Distance(case.model, [batch(case.images)])
     before = distance(small)
-    distil(case.model, small, look(case.model, plan, case.images[:2]), batch(case.images), 0, False)
-    assert distance(small) < 0.9 * before
+    statistics = [b.clone() for name, b in small.named_buffers() if "running" in name]
+    distil(case.model, small, look(case.model, plan, case.images[:2]), batch(case.images), way, 0, False)
+    assert distance(small) < (0.9 if way.statistics else 1) * before
+    after = [b for name, b in small.named_buffers() if "running" in name]
+    assert all(torch.equal(*pair) != way.statistics for pair in zip(statistics, after, strict=True))
     assert not any(module.training for module in small.modules())

@@ -22,7 +22,7 @@ from lcprune.graph.skeleton import untouched
 from lcprune.plan import Plan
 from lcprune.progress import Progress
 from lcprune.repairs.distance import Distance
-from lcprune.repairs.distil import distil
+from lcprune.repairs.distil import WAYS, distil
 from lcprune.repairs.moments import measuring
 from lcprune.repairs.refit import recording, refit
 from lcprune.repairs.stand_ins import stand_in
@@ -94,7 +94,8 @@ def repair(
         data: batches of inputs alone, or of (input, target), whose targets are not looked at.
         how: "auto" tries new batch-norm statistics, stand-ins and a refit, and takes what is closest to the whole
             network on images that are held back from fitting; or one of "none", "statistics", "stand-ins", "refit"; or
-            "distil", which trains the cut network for a few hundred steps to give what the whole one gives.
+            "distil", which trains the cut network for a few hundred steps to give what the whole one gives, with large
+            and with small ones, and takes the closer.
         images: that are drawn from the data.
         classes: outputs are scores of classes, so that what counts is the divergence of their probabilities.
         seed: of the draw.
@@ -225,9 +226,12 @@ class _Work:
                 bar.advance(how=name, distance=f"{apart:.3f}")
         order = sorted(kept, key=lambda name: self.distances[name])
         if how == DISTIL:
-            network = copy_to_run(kept[order[0]])
-            distil(self.whole, network, self.wiring, together(self.fitted), self.seed, self.progress)
-            self.distances[DISTIL], kept[DISTIL] = self.judge(network), network
+            for way in WAYS:
+                network = copy_to_run(kept[order[0]])
+                distil(self.whole, network, self.wiring, together(self.fitted), way, self.seed, self.progress)
+                apart = self.judge(network)
+                if apart < self.distances.get(DISTIL, math.inf):
+                    self.distances[DISTIL], kept[DISTIL] = apart, network
             order = sorted(kept, key=lambda name: self.distances[name])
         # Closer on images that were held back and farther on those that were fitted: chance.
         as_cut = self.fit_judge(start)
