@@ -22,9 +22,9 @@ class Pairs:
         self.count = discovered.atom_count + 1
         a = np.concatenate([edge[0] for edge in discovered.edges] or [_NONE])
         b = np.concatenate([edge[1] for edge in discovered.edges] or [_NONE])
-        self.keys = np.unique(self._key(a, b))
+        self.keys = np.sort(self._key(a, b))
         lines = [self._line_key(*line) for line in discovered.lines]
-        self.line_keys = np.unique(np.concatenate(lines or [_NONE]))
+        self.line_keys = np.sort(np.concatenate(lines or [_NONE]))
         self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
         self.parts, self.uses, self.steps = list(discovered.parts.values()), discovered.uses, discovered.steps
         # Channels that influence one another, as sums of random numbers: equal sums are of equal channels.
@@ -58,7 +58,7 @@ class Pairs:
     def mixing(self, kept: NDArray[np.bool_]) -> Atoms:
         """The sums of what is left of all such columns, sorted."""
         numbers = np.where(kept, self._numbers, 0)
-        return np.unique(np.concatenate([numbers[own].sum(0).ravel() for own in self._columns] or [_NONE]))
+        return np.sort(np.concatenate([numbers[own].sum(0).ravel() for own in self._columns] or [_NONE]))
 
     def partners(self, axis: WeightAxis) -> dict[int, list[int]]:
         """Delivered atom -> the positions of a weight's axis that read it, in order."""

@@ -276,13 +276,15 @@ def _frozen(structure: Structure) -> dict[str, str]:
     """Per layer that produces channels, why some of them must stay."""
     units, roles = structure.units, axis_roles(structure.discovered)
     frozen: dict[str, str] = {}
+    stays = np.zeros(int(units.unit_class.max(initial=0)) + 1, bool)
+    stays[list(units.reasons)] = True
     for position, axis in enumerate(structure.axes):
         if roles.get(position) != "out":
             continue
         classes = units.unit_class[axis.start : axis.start + axis.length]
-        stuck = [int(c) for c in classes if int(c) in units.reasons]
-        if stuck:
-            reason = units.reasons[stuck[0]]
+        stuck = classes[stays[classes]]
+        if len(stuck):
+            reason = units.reasons[int(stuck[0])]
             share = "" if len(stuck) == axis.length else f" ({len(stuck)} of {axis.length} channels)"
             frozen[axis.weight.removesuffix(".weight")] = reason + share
     return frozen

@@ -10,7 +10,7 @@ channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -262,16 +262,26 @@ class Trials:
         if structure.fault([np.arange(1) for _ in groups]) is None:
             return False
         structure.single = False
-        for place in [place for place, group in enumerate(groups) if group.size <= _SMALL]:
-            kept = [np.arange(1 if other == place else group.size) for other, group in enumerate(groups)]
-            if (fault := structure.fault(kept)) is not None:
-                self.frozen.append(
-                    (np.flatnonzero(structure.units.group_of[: structure.units.weights] == place), str(fault))
-                )
-                found = True
+        for place, fault in self._faults([place for place, group in enumerate(groups) if group.size <= _SMALL]):
+            self.frozen.append(
+                (np.flatnonzero(structure.units.group_of[: structure.units.weights] == place), str(fault))
+            )
+            found = True
         if found:
             self._resolve()
         return found
+
+    def _faults(self, places: Sequence[int]) -> Iterator[tuple[int, TrialError]]:
+        """Which of these groups cannot be cut to one unit, and why: by halves, since most can."""
+        groups = self.structure.units.groups
+        kept = [np.arange(1 if place in places else group.size) for place, group in enumerate(groups)]
+        fault = self.structure.fault(kept) if places else None
+        if fault is not None and len(places) == 1:
+            yield places[0], fault
+        elif fault is not None:
+            middle = len(places) // 2
+            yield from self._faults(places[:middle])
+            yield from self._faults(places[middle:])
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
 
