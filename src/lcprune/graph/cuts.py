@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,15 +22,18 @@ def _any(groups: Sequence[Group], seed: int) -> Kept:
     Those that have to keep the same one with one seed differ with the next.
     """
     before = list(map(len, _any(groups, seed - 1))) if seed else [0] * len(groups)
-    taken: Counter[tuple[int, ...]] = Counter()  # size and number, or with the one before -> groups that have them
+    largest = max((group.size for group in groups), default=0)
+    # Size, or size and the number before -> for every number, how many groups have it.
+    taken: defaultdict[tuple[int, ...], NDArray[np.int64]] = defaultdict(lambda: np.zeros(largest, np.int64))
     kept: Kept = [np.arange(group.size) for group in groups]
     for position in sorted(range(len(groups)), key=lambda position: _key(groups[position], seed)):
         size, random = groups[position].size, np.random.default_rng(_key(groups[position], seed))
         # One unit alone says little about order (see Structure.order), so two stay where there are three.
-        counts = np.roll(np.arange(min(2, size - 1), size), random.integers(size)).tolist()
-        old = before[position]
-        count = min(counts, key=lambda count: (taken[size, count, old], taken[size, count]))
-        taken.update([(size, count), (size, count, old)])
+        counts = np.roll(np.arange(min(2, size - 1), size), random.integers(size))
+        alone, both = taken[size,], taken[size, before[position]]
+        count = int(counts[np.argmin(both[counts] * (len(groups) + 1) + alone[counts])])
+        alone[count] += 1
+        both[count] += 1
         kept[position] = np.sort(random.choice(size, count, replace=False))
     return kept
 

@@ -226,9 +226,9 @@ class _Work:
                 bar.advance(how=name, distance=f"{apart:.3f}")
         order = sorted(kept, key=lambda name: self.distances[name])
         if how == DISTIL:
-            for way in WAYS:
+            for steps in WAYS:
                 network = copy_to_run(kept[order[0]])
-                distil(self.whole, network, self.wiring, together(self.fitted), way, self.seed, self.progress)
+                distil(self.whole, network, self.wiring, together(self.fitted), steps, self.seed, self.progress)
                 apart = self.judge(network)
                 if apart < self.distances.get(DISTIL, math.inf):
                     self.distances[DISTIL], kept[DISTIL] = apart, network
