@@ -28,7 +28,7 @@ TRANSFORMERS: dict[str, dict[str, Any]] = {
     "focalnet": {"embed_dim": 48, "depths": [2, 2, 2, 2]},
 }
 
-# Where the class is, its options, the input shape.
+# The class, its options, the input shape.
 MONAI: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "UNet2d": ("UNet", {"spatial_dims": 2, "channels": (16, 32, 64, 128), "num_res_units": 2}, (1, 64, 64)),
     "UNet3d": ("UNet", {"spatial_dims": 3, "channels": (16, 32, 64), "num_res_units": 2}, (1, 32, 32, 32)),

@@ -69,9 +69,10 @@ def cut(options: argparse.Namespace) -> None:
         fork.Process(target=take_turns, args=(todo, done, options)).start()
     for work in [*wanted, *[None] * options.jobs]:
         todo.put(work)
+    places = {name: place for place, name in enumerate(listed())}
     for _ in wanted:
         records.append(record := done.get())
-        records.sort(key=lambda record: list(listed()).index(record["model"]))
+        records.sort(key=lambda record: places.get(record["model"], len(places)))
         write_json(options.out, {"records": records, "torch": torch.__version__, "peer": peer()}, indent=1)
         print(f"{record['model']:40} {record['tool']:14} {record['verdict']:14} {record.get('error', '')}", flush=True)
 

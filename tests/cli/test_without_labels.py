@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ def images(tmp_path: Path) -> str:
         "def net(num_classes=1000):\n"
         "    return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(),\n"
         "                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, num_classes))\n"
+        "def maps(num_classes=1000):\n"
+        "    return nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 3))\n"
     )
     return f"imagenet:{folder},size=8"
 
@@ -35,6 +38,16 @@ def test_a_network_is_pruned_and_repaired(lcprune, images):
     cut = said.json["results"][-1]
     assert cut["macs_share"] <= 0.5 and cut["repair"] == "refit"
     assert "accuracy" not in cut
+
+
+@pytest.mark.parametrize(("network", "measure"), [("net", "divergence"), ("maps", "distance")])
+def test_scores_of_classes_are_compared_as_probabilities(lcprune, images, network, measure):
+    said = lcprune(
+        *("prune", f"mine.py:{network}", "--data", images, "--macs", "60%", "--out", "a", "-q", "--device", "cpu"),
+        *("--set", "search.pool=2", "--set", "search.iterations=2", "--set", "search.sample=1"),
+    )
+    assert said.code == 0, said.err
+    assert json.loads(Path("a/plan.json").read_text())["meta"]["repair"]["measure"] == measure
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_some_images_make_random_networks_better(name: str) -> None:
         case.model, plan.apply(case.model), case.images[160:]
     )
     assert done.distances[done.how] == min(done.distances.values()) and done.images == 128 and done.seconds > 0
-    assert str(done).startswith(f"repaired ({done.how}): distance from the whole network {done.distances['none']:.3f}")
+    assert str(done).startswith(f"repaired ({done.how}): distance from the whole network {done.distances['none']:.3g}")
     assert done.to_json()["distances"] == done.distances
 
 
@@ -183,6 +183,15 @@ def test_scores_of_classes_are_compared_as_probabilities() -> None:
 
     assert Distance(rows, batches, classes=True)(Shifted()) == pytest.approx(0, abs=1e-5)
     assert Distance(rows, batches)(Shifted()) > 1
+    many = images(3, 40, 50, count=3)  # more classes than squares are taken of: none is left out
+    expected = (flat := many.flatten(1)).softmax(1) * (flat.log_softmax(1) - (2 * flat).log_softmax(1))
+
+    class Doubled(nn.Flatten):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    found = Distance(rows, [batch(many)], classes=True)(Doubled())
+    assert found == pytest.approx(float(expected.sum(1).mean()), rel=1e-4)
     # What is no row of scores per image is compared by squares.
     assert Distance(nn.Identity(), batches, classes=True)(nn.Tanh()) == Distance(nn.Identity(), batches)(nn.Tanh())
 

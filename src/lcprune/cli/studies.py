@@ -27,7 +27,7 @@ from lcprune.evaluate import DIVERGENCE
 from lcprune.limit import Limit
 from lcprune.repairs import NONE, check_how
 from lcprune.runs import RunFolder
-from lcprune.study import Study, check_reachable, trace_network
+from lcprune.study import Study, check_reachable, gives_scores, trace_network
 
 
 @contextlib.contextmanager
@@ -65,11 +65,11 @@ def open_study(
     dataset = need_data(data, why, seed, *judged) if why else open_data(data, seed, *judged)
     if dataset is not None and dataset.loss_fn is not None:
         evaluation = replace(evaluation, loss_fn=dataset.loss_fn)
-    elif dataset is not None and dataset.classifies and not dataset.labelled:
-        evaluation = replace(evaluation, loss_fn=DIVERGENCE)
     if tuning is not None and dataset is not None:
         need_labels(dataset, f"--epochs {tuning.epochs}")
     network = open_network(*named, dataset, device)
+    if dataset is not None and not dataset.labelled and dataset.classifies and gives_scores(network, dataset):
+        evaluation = replace(evaluation, loss_fn=DIVERGENCE)
     describe_source(ctx, network, dataset)
     graph = trace_network(network, given["ignore"] or ())
     check_reachable(graph, macs, given.get("params"), min_keep, multiple_of)

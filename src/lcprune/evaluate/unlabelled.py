@@ -19,7 +19,7 @@ _BATCH = 128
 
 @dataclass(frozen=True, eq=False)
 class FromWhole:
-    """A loss whose targets are the answers of the whole network: squared differences, relative to `scales`.
+    """A loss whose targets are the answers of the whole network: squared differences, or the divergence.
 
     Attributes:
         scales: how much every output tensor of the whole network differs from image to image, on average; None for
@@ -29,7 +29,7 @@ class FromWhole:
     scales: tuple[float, ...] | None
 
     def __call__(self, output: Any, target: Sequence[Tensor]) -> Tensor:
-        rows = rows_of(output, len(target[0]))
+        rows = rows_of(output, len(target[0]), every=self.scales is None)
         if [row.shape for row in rows] != [row.shape for row in target]:
             return torch.tensor(torch.inf, device=target[0].device)
         if self.scales is None:
@@ -58,10 +58,12 @@ def answered(
     whole = copy_to_run(model)
     batches = collate([(inputs, ()) for inputs, _ in samples], _BATCH, next(whole.parameters()).device)
     with arithmetic(), torch.no_grad():
-        if classes and not scores_classes(call(whole, batches[0].inputs)):
-            raise ConfigError("loss_fn='divergence' is for networks that return one row of scores: take 'distance'")
-        outputs = (rows_of(call(whole, batch.inputs), batch.size) for batch in batches)
-        found = [[row.cpu() for row in rows] for rows in outputs]
+        found = []
+        for batch in batches:
+            output = call(whole, batch.inputs)
+            if classes and not scores_classes(output, batch.size):
+                raise ConfigError("loss_fn='divergence' is for networks that return one row of scores: take 'distance'")
+            found.append([row.cpu() for row in rows_of(output, batch.size, every=classes)])
     shapes = {tuple(row.shape[1] for row in rows) for rows in found}
     if len(shapes) != 1 or not found[0]:
         raise DataError(

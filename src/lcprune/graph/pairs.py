@@ -1,4 +1,4 @@
-"""Which channels met in the uncut network."""
+"""Which channels met, were tied or influenced one another in the uncut network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NONE: Atoms = np.empty(0, np.int64)
 
 
 class Pairs:
-    """Which atoms met in the uncut network.
+    """Which atoms met, were tied or influenced one another in the uncut network.
 
     Args:
         discovered: the first run.

@@ -19,7 +19,7 @@ from lcprune import bf16
 from lcprune.batches import Inputs, arguments
 from lcprune.copies import unwrap
 from lcprune.cost import Axis, Cost, LayerCost, Term
-from lcprune.errors import TraceError
+from lcprune.errors import TraceError, first_line
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.graph.discover import Atoms, Discover
 from lcprune.graph.label_pass import LabelPass
@@ -139,11 +139,11 @@ def _discover(bones: nn.Module, args: Inputs, values: Values | None = None) -> S
         try:
             trained.forward(args)
         except Exception as error:  # training may need targets
-            reason, weight = str(error).split("\n")[0], next(iter(run.unread.values()))
+            weight = next(iter(run.unread.values()))
             logger.warning(
                 f"{weight}, first of {len(run.unread)} weights that evaluation does not read, stays as it is: training "
-                f"fails on the example ({reason}); to train the cut network, give an example of the size that the "
-                "network was made for"
+                f"fails on the example ({first_line(error)}); to train the cut network, give an example of the size "
+                "that the network was made for, unless training needs more than inputs, such as targets"
             )
         else:
             if len(trained.unread) < len(run.unread):

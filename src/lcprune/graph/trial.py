@@ -2,7 +2,7 @@
 
 A size may be a constant in `forward`, an attribute of a module, or computed from another size, and the graph of
 operators cannot tell. So every group is cut at random and the cut network is run. What fails is mended, in this
-order: an integer attribute is made to follow the cut; two axes of one length are cut alike; a grid is cut along
+order: an integer attribute is made to follow the cut; axes of one length are cut alike; a grid is cut along
 another side; the channels are frozen.
 In the end attributes that need not follow are released, and those that the code also computes with freeze their
 channels.
@@ -29,6 +29,7 @@ from lcprune.surgery import AttributeChange
 _TRIALS = 400
 _CANDIDATES = 24
 _PAIRS = 6
+_MANY = 8  # small groups: more are tried together first
 _SMALL = 10  # units of which a tenth, the least that limits keep, is one
 
 
@@ -180,8 +181,11 @@ class Trials:
             likes = [equal_axes(name, facts, units) for name in others]
             own = sorted(equal_axes(owner, facts, units).items(), key=lambda item: not involved & item[1][2])
             batches = [[place] for place, _ in own[:_PAIRS]]
-            together = [place for place, pair in own[:_PAIRS] if involved & pair[2]]  # one length of three axes
-            for batch in [*batches, together] if len(together) > 1 else batches:
+            lengths: dict[int, list[Any]] = {}  # one length of three axes or more
+            for place, pair in own[:_PAIRS]:
+                if involved & pair[2]:
+                    lengths.setdefault(len(pair[0]), []).append(place)
+            for batch in [*batches, *(same for same in lengths.values() if len(same) > 1)]:
                 pairs = [like[place][:2] for place in batch for like in [dict(own), *likes] if place in like]
                 self.alike = [*before, *pairs]
                 self._resolve()
@@ -272,16 +276,17 @@ class Trials:
         return found
 
     def _faults(self, places: Sequence[int]) -> Iterator[tuple[int, TrialError]]:
-        """Which of these groups cannot be cut to one unit, and why: by halves, since most can."""
+        """Which of these groups cannot be cut to one unit, and why: one by one, or many at once, since most can."""
         groups = self.structure.units.groups
-        kept = [np.arange(1 if place in places else group.size) for place, group in enumerate(groups)]
-        fault = self.structure.fault(kept) if places else None
-        if fault is not None and len(places) == 1:
-            yield places[0], fault
-        elif fault is not None:
-            middle = len(places) // 2
-            yield from self._faults(places[:middle])
-            yield from self._faults(places[middle:])
+        parts = [[place] for place in places]
+        if len(places) > _MANY:
+            parts = [[*places[: len(places) // 2]], [*places[len(places) // 2 :]]]
+        for part in parts:
+            fault = self.structure.fault([np.arange(1 if g in part else own.size) for g, own in enumerate(groups)])
+            if fault is not None and len(part) == 1:
+                yield part[0], fault
+            elif fault is not None:
+                yield from self._faults(part)
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
 

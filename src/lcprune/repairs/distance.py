@@ -32,10 +32,12 @@ def divergence(reference: Tensor, other: Tensor) -> Tensor:
     return nn.functional.kl_div(found, expected, reduction="batchmean", log_target=True)
 
 
-def scores_classes(output: Any) -> bool:
+def scores_classes(output: Any, images: int) -> bool:
     """Whether this can be scores of classes: one tensor, one row per image."""
     found = tensors(leaves(output))
-    return len(found) == 1 and found[0].is_floating_point() and found[0].ndim == 2 and found[0].shape[1] > 1
+    if len(found) != 1 or not found[0].is_floating_point() or found[0].ndim != 2:
+        return False
+    return len(found[0]) == images and found[0].shape[1] > 1
 
 
 def spread_of(reference: Tensor) -> Tensor:
@@ -44,11 +46,17 @@ def spread_of(reference: Tensor) -> Tensor:
     return torch.where(spread > _SAME * squares, spread, squares) + torch.finfo(torch.float32).tiny
 
 
-def rows_of(output: Any, images: int) -> list[Tensor]:
-    """Every output tensor with numbers, one row per image, in float32; of large ones every so-many-th number."""
+def rows_of(output: Any, images: int, every: bool = False) -> list[Tensor]:
+    """Every output tensor with numbers, one row per image, in float32.
+
+    Args:
+        output: of a network.
+        images: that it is for.
+        every: all numbers; of large tensors every so-many-th otherwise.
+    """
     found = (tensor for tensor in tensors(leaves(output)) if tensor.is_floating_point() and tensor.numel())
     rows = [_by_image(tensor, images) for tensor in found]
-    return [row[:, :: -(-row.shape[1] // _MOST)].float() for row in rows]
+    return [row[:, :: 1 if every else -(-row.shape[1] // _MOST)].float() for row in rows]
 
 
 class Distance:
@@ -59,14 +67,18 @@ class Distance:
         batches: the images.
         classes: outputs are scores of classes: compare probabilities, where there is one row of them per image.
 
+    Attributes:
+        measure: what is computed: "distance" or "divergence".
+
     Raises:
         DataError: its outputs are not finite, or it has none that can be compared.
     """
 
     def __init__(self, whole: nn.Module, batches: Sequence[Batch], classes: bool = False) -> None:
         self.batches = batches
-        self.expected, scores = _outputs(whole, batches)
-        self._apart = divergence if classes and scores else relative
+        self.expected, self._scores = _outputs(whole, batches, classes)
+        self._apart = divergence if self._scores else relative
+        self.measure = "divergence" if self._scores else "distance"
         if not self.expected:
             raise DataError("the network returns no numbers to compare: give a network that returns tensors")
         if not all(bool(output.isfinite().all()) for output in self.expected):
@@ -74,7 +86,7 @@ class Distance:
 
     def __call__(self, other: nn.Module) -> float:
         """Divergence, or mean relative squared difference over all outputs; infinite if they cannot be compared."""
-        found, _ = _outputs(other, self.batches)
+        found, _ = _outputs(other, self.batches, self._scores)
         if [output.shape for output in found] != [output.shape for output in self.expected]:
             return math.inf
         apart = float(torch.stack([self._apart(*pair) for pair in zip(self.expected, found, strict=True)]).mean())
@@ -82,13 +94,13 @@ class Distance:
 
 
 @torch.no_grad()
-def _outputs(model: nn.Module, batches: Sequence[Batch]) -> tuple[list[Tensor], bool]:
-    """Every output of all images, one row per image; of large ones every so-many-th number. Can they be scores?"""
-    parts, scores = [], True
+def _outputs(model: nn.Module, batches: Sequence[Batch], classes: bool) -> tuple[list[Tensor], bool]:
+    """Every output of all images, one row per image; and whether they are scores, if `classes` says they may be."""
+    parts, scores = [], classes
     for batch in batches:
         output = call(model, batch.inputs)
-        parts.append(rows_of(output, batch.size))
-        scores = scores and scores_classes(output)
+        scores = scores and scores_classes(output, batch.size)
+        parts.append(rows_of(output, batch.size, every=scores))
     if len({len(part) for part in parts}) != 1:
         return [], False
     same = (rows for rows in zip(*parts, strict=True) if len({row.shape[1] for row in rows}) == 1)

@@ -1,4 +1,4 @@
-"""A short distillation without labels: the cut network learns what every layer of the whole one gives."""
+"""A short distillation without labels: the cut network learns what the whole one gives, at its end and in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Way:
     Attributes:
         lr: the highest learning rate of Adam.
         statistics: batch norms take the statistics of each batch, and learn new ones; they keep theirs otherwise.
-        every: of the layers, one in so many is listened to.
+        every: of the layers, one in so many is listened to: none, if there are fewer.
     """
 
     lr: float

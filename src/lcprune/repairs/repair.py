@@ -52,6 +52,7 @@ class Repair:
             divergence of probabilities. "none" is the network as cut.
         images: unlabelled ones that were fitted to.
         seconds: that it took.
+        measure: what the distances are: "distance" or "divergence".
         left: layers that read fewer channels and could not be repaired -> why.
     """
 
@@ -59,6 +60,7 @@ class Repair:
     distances: dict[str, float] = field(default_factory=dict)
     images: int = 0
     seconds: float = 0.0
+    measure: str = "distance"
     left: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +74,9 @@ class Repair:
             return "left as cut"
         before, after = self.distances[NONE], self.distances[self.how]
         words = "left as cut" if self.how == NONE else f"repaired ({self.how})"
-        return f"{words}: distance from the whole network {before:.3f} as cut, {after:.3f} now, {self.images} images"
+        return (
+            f"{words}: {self.measure} from the whole network {before:.3g} as cut, {after:.3g} now, {self.images} images"
+        )
 
 
 def repair(
@@ -174,7 +178,8 @@ def mend(
     with untouched(whole), untouched(small), arithmetic():
         work = _Work(copy_to_run(whole), plan, small, *batches, how, classes, seed, progress)
         network, name = work.best(how)
-    done = Repair(name, work.distances, len(fitted), round(time.perf_counter() - began, 3), work.wiring.left)
+    seconds = round(time.perf_counter() - began, 3)
+    done = Repair(name, work.distances, len(fitted), seconds, work.judge.measure, work.wiring.left)
     logger.info("%s", done)
     for layer, why in work.wiring.left.items():
         logger.info("%s is left as cut: %s", layer, why)
@@ -223,12 +228,13 @@ class _Work:
                 apart = self.judge(network)
                 if apart < self.distances.get(name, math.inf):
                     self.distances[name], kept[name] = apart, network
-                bar.advance(how=name, distance=f"{apart:.3f}")
+                bar.advance(how=name, distance=f"{apart:.3g}")
         order = sorted(kept, key=lambda name: self.distances[name])
         if how == DISTIL:
-            for steps in WAYS:
+            images = together(self.fitted)
+            for manner in WAYS:
                 network = copy_to_run(kept[order[0]])
-                distil(self.whole, network, self.wiring, together(self.fitted), steps, self.seed, self.progress)
+                distil(self.whole, network, self.wiring, images, manner, self.seed, self.progress)
                 apart = self.judge(network)
                 if apart < self.distances.get(DISTIL, math.inf):
                     self.distances[DISTIL], kept[DISTIL] = apart, network

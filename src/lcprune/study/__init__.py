@@ -4,7 +4,7 @@ from lcprune.study.job import ORIGINAL, NetworkJob
 from lcprune.study.jobs import make_network, run_jobs
 from lcprune.study.latency import record_latency
 from lcprune.study.metric_error import record_metric_error
-from lcprune.study.networks import Network, open_network, trace_network
+from lcprune.study.networks import Network, gives_scores, open_network, trace_network
 from lcprune.study.reachable import check_reachable
 from lcprune.study.rows import cost_row, epoch_rows
 from lcprune.study.study import Study, judge
@@ -17,6 +17,7 @@ __all__ = [
     "check_reachable",
     "cost_row",
     "epoch_rows",
+    "gives_scores",
     "judge",
     "make_network",
     "open_network",

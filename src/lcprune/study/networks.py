@@ -20,6 +20,7 @@ from lcprune.errors import DataError, LcpruneError, ModelError, first_line
 from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
 from lcprune.plan import Plan
+from lcprune.repairs.distance import scores_classes
 from lcprune.runs import NETWORK, PLAN, WEIGHTS, RunFolder
 from lcprune.score import ACCURACY, LOSS
 from lcprune.storage import is_folder, load, network_of
@@ -154,6 +155,12 @@ def _check_data(network: Network, dataset: AnyData | None) -> None:
             f"{network.name} has {answer.shape[1]} outputs and {dataset.name} has {dataset.num_classes} classes: "
             "choose other data, or a network with as many outputs (num_classes)"
         )
+
+
+def gives_scores(network: Network, dataset: AnyData) -> bool:
+    """Whether the network gives one row of scores per image."""
+    example = torch.zeros(1, *dataset.input_shape, device=network.device)
+    return scores_classes(_try(network.model, example, network.name), 1)
 
 
 def _check_task(network: Network, dataset: OwnData) -> None:

@@ -168,7 +168,8 @@ class Study:
             return made.model
         cut, samples = job.plan.apply(whole), [] if how == NONE else self.samples(job.seed)
         logger.info("%s: tuning begins with repair=%r", job.title, how)
-        return mend(whole, job.plan, cut, samples, how, seed=job.seed, progress=self.progress)[0]
+        classes = self.dataset is not None and self.dataset.classifies
+        return mend(whole, job.plan, cut, samples, how, classes=classes, seed=job.seed, progress=self.progress)[0]
 
     def tune(self, job: NetworkJob, model: nn.Module) -> list[Row]:
         """Train a pruned network in place; returns one row per epoch."""
