@@ -117,6 +117,15 @@ def test_training_that_needs_more_than_the_example_is_left_alone(caplog: pytest.
     assert "aux.weight, first of 4 weights" in caplog.text and "targets are needed" in caplog.text
 
 
+def test_training_that_looks_at_values_is_traced(caplog: pytest.LogCaptureFixture) -> None:
+    class Looks(DeepSupervision):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x if not self.training or float(x.detach().sum()) < 1e9 else -x)
+
+    graph = lcprune.trace(Looks(), X)
+    assert not caplog.records and "aux.weight" not in graph.unread
+
+
 def _old_weight_norm(model: Small) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)

@@ -25,6 +25,7 @@ from lcprune.graph.discover import Atoms, Discover
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import signature
 from lcprune.graph.pairs import Pairs
+from lcprune.graph.replay import on_shapes
 from lcprune.graph.resolve import axis_roles
 from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched
 from lcprune.graph.structure import AttributeTie, Structure
@@ -139,6 +140,8 @@ def _discover(bones: nn.Module, args: Inputs, values: Values | None = None) -> S
         try:
             trained.forward(args)
         except Exception as error:  # training may need targets
+            if values is None and on_shapes(bones) and "meta" in str(error):
+                raise  # it looks at values
             weight = next(iter(run.unread.values()))
             logger.warning(
                 f"{weight}, first of {len(run.unread)} weights that evaluation does not read, stays as it is: training "
