@@ -1,4 +1,4 @@
-"""Fifteen quick networks of the coverage benchmark, each with an idiom that breaks simpler tracers."""
+"""Fourteen quick networks of the coverage benchmark, each with an idiom that breaks simpler tracers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ NETWORKS: dict[str, dict[str, object]] = {
     "torchvision:mobilenet_v3_small": {},
     "torchvision:shufflenet_v2_x0_5": {},
     "torchvision:squeezenet1_1": {},
-    "torchvision:googlenet": {},
     "torchvision:regnet_y_400mf": {},
     "timm:fasternet_t0": {"depths": (1, 2, 1, 1)},
     "timm:starnet_s1": {"depths": (1, 2, 1, 1)},

@@ -249,7 +249,7 @@ def test_the_whole_network_is_untouched(how: str, fails: bool) -> None:
 def test_the_repaired_network_is_like_the_one_as_cut(
     how: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 150)
+    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 60)
     torch.manual_seed(0)
     model = settled(Residual()).to(dtype, memory_format=torch.channels_last).train()
     model.norm.eval()
