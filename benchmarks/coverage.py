@@ -98,6 +98,7 @@ def table(records: list[dict[str, Any]]) -> str:
     libraries = sorted({f"{r['library']} (torch {r['torch']})" for r in records if "library" in r})
     ratios = sorted((r["trace_s"] / max(r["export_s"], 1e-3), r["model"]) for r in timed)
     slow = [f"{model} ({ratio:.1f})" for ratio, model in reversed(ratios) if ratio > 2]
+    slowest = f", most of all {', '.join(slow[:5])}" if slow else ""
     lines = [
         "# Coverage",
         "",
@@ -127,7 +128,7 @@ def table(records: list[dict[str, Any]]) -> str:
     if ratios:
         lines += [
             f"Tracing takes {ratios[len(ratios) // 2][0]:.2f} times as long as `torch.export` alone "
-            f"(median of {len(ratios)} networks); {len(slow)} take more than twice as long: {', '.join(slow[:5])} ...",
+            f"(median of {len(ratios)} networks); {len(slow)} take more than twice as long{slowest}.",
             "",
         ]
     failed = [r for r in records if not r["ok"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import json
 import math
@@ -24,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 import lcprune
+from lcprune.errors import first_line
 from lcprune.select import Limits, Ranking
 from lcprune.vision import import_timm, import_torchvision
 
@@ -278,9 +278,12 @@ def _measure(
         torch.export.export(warm, (small,), strict=False)
         twin = copy.deepcopy(model)  # some keep tensors of their last run, which would be the export's
         start = time.process_time()
-        with torch.no_grad(), contextlib.suppress(Exception):  # what torch cannot export has no such time
-            torch.export.export(twin, inputs, strict=False)
+        try:
+            with torch.no_grad():
+                torch.export.export(twin, inputs, strict=False)
             record["export_s"] = round(time.process_time() - start, 2)
+        except Exception as error:  # what torch cannot export has no such time
+            record["export_error"] = first_line(error)
 
     record["stage"] = "trace"
     start = time.process_time()

@@ -165,11 +165,7 @@ def tuned(options: argparse.Namespace) -> None:
         samples = [(image, ()) for inputs, _ in batches for image in inputs]
         for how in ways:
             small = plan.apply(model)
-            start = (
-                small
-                if how == "none"
-                else mend(model, plan, small, samples, how, images=options.images, classes=True)[0]
-            )
+            start, _ = mend(model, plan, small, samples, how, images=options.images, classes=True)
             for seed in options.seeds:
                 keys.append({"network": options.network, "limit": limit, "start": how, "seed": seed})
                 keys[-1]["before"] = accuracy(start, dataset, options)

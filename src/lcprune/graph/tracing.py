@@ -279,7 +279,7 @@ def _frozen(structure: Structure) -> dict[str, str]:
     """Per layer that produces channels, why some of them must stay."""
     units, roles = structure.units, axis_roles(structure.discovered)
     frozen: dict[str, str] = {}
-    stays = np.zeros(int(units.unit_class.max(initial=0)) + 1, bool)
+    stays = np.zeros(max([int(units.unit_class.max(initial=0)), *units.reasons]) + 1, bool)
     stays[list(units.reasons)] = True
     for position, axis in enumerate(structure.axes):
         if roles.get(position) != "out":

@@ -36,7 +36,7 @@ class Way:
     every: int
 
 
-# Large steps serve small networks of which much was cut, small ones large networks that are nearly right.
+# Which comes closer depends on the network: large steps can do harm where little is missing, small ones go not far.
 WAYS = (Way(2e-3, True, 1), Way(2e-4, False, 3))
 
 
