@@ -14,6 +14,7 @@ import numpy as np
 from lcprune import baselines  # noqa: F401  (they register themselves: whoever gets `methods` from here gets all)
 from lcprune.errors import ConfigError, SearchError
 from lcprune.evaluate import Evaluator
+from lcprune.guide import LossGuide
 from lcprune.method import Method, methods
 from lcprune.repairs.shares import lost_shares
 from lcprune.search import Found, Search, Space, make_sampler, objective, run_search
@@ -156,7 +157,11 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
         raise SearchError("the loss of the network itself is not finite: look at the data and the loss function")
     records.start(task.scores, full_loss)
     space = Space.of(task.scores, search.form)
-    sampler = make_sampler(space, search, task.seed, [*_starts(task, space), *start])
+    guide = None
+    if task.quick is not None:
+        shares = lost_shares(task.quick, task.graph, task.scores)
+        guide = LossGuide(task.ranking, task.limits, space, task.scores, shares)
+    sampler = make_sampler(space, search, task.seed, start, guide)
     try:
         found = run_search(
             sampler,
@@ -173,28 +178,6 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
     finally:
         records.close()
     return Learned(found, task)
-
-
-def _starts(task: Task, space: Space) -> list[FloatArray]:
-    """Where a search after repair begins, beside naive pruning: the uniform cut, and one that costs every group's
-    readers the same share of what they get.
-    """
-    if task.quick is None:
-        return []
-    shares = lost_shares(task.quick, task.graph, task.scores)
-    found = task.ranking.uniform(task.limits), task.ranking.level(shares, task.limits)
-    return [_compensation(task, space, kept) for kept in found]
-
-
-def _compensation(task: Task, space: Space, kept: Kept) -> FloatArray:
-    """The compensation whose cut of the ranking leaves so many units of each group."""
-    beta = space.naive
-    shifts = beta[1] if space.affine else beta
-    for group, (score, units) in enumerate(zip(task.scores, kept, strict=True)):
-        ordered, gone = np.sort(score), len(score) - len(units)
-        below = ordered[gone - 1] if gone else ordered[0] - space.deviations[group]
-        shifts[group] = -(below + ordered[gone]) / 2
-    return beta
 
 
 def compensate(task: Task, beta: FloatArray) -> Kept:

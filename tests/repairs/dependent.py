@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import lcprune
 from lcprune.batches import Batch
 from lcprune.graph.outputs import leaves, tensors
+from lcprune.repairs.distil import WAYS
+
+
+def take_steps(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """Let distillations be short."""
+    module = sys.modules["lcprune.repairs.repair"]  # the name is also that of a function
+    monkeypatch.setattr(module, "WAYS", tuple(replace(way, steps=steps) for way in WAYS))
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from dependent import Residual, batch, error, images, pairs, same, settled
+from dependent import Residual, batch, error, images, pairs, same, settled, take_steps
 from random_networks import NETWORKS, half
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from lcprune.repairs.wiring import look
 
 @pytest.fixture(autouse=True)
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 6)
+    take_steps(monkeypatch, 6)
 
 
 def _finite(model: nn.Module) -> bool:
@@ -249,7 +250,7 @@ def test_the_whole_network_is_untouched(how: str, fails: bool) -> None:
 def test_the_repaired_network_is_like_the_one_as_cut(
     how: str, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 60)
+    take_steps(monkeypatch, 60)
     torch.manual_seed(0)
     model = settled(Residual()).to(dtype, memory_format=torch.channels_last).train()
     model.norm.eval()
@@ -315,8 +316,8 @@ def test_the_same_seed_gives_the_same_network(how: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "tokens", "residual", "up and down"])
 @pytest.mark.parametrize("way", WAYS, ids=["large", "small"])
-def test_distillation_comes_closer(way: Way, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 40)
+def test_distillation_comes_closer(way: Way, name: str) -> None:
+    way = replace(way, steps=40)
     case = half(name, count=60)
     plan = case.plan
     small = plan.apply(case.model)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from dependent import error, images, settled
+from dependent import error, images, settled, take_steps
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -74,7 +74,7 @@ class _ChannelsAsPlaces(nn.Module):
 
 @pytest.mark.parametrize("how", ["stand-ins", "refit", "distil"])
 def test_places_that_are_channels_are_not_compared(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lcprune.repairs.distil.STEPS", 5)
+    take_steps(monkeypatch, 5)
     torch.manual_seed(0)
     model, inputs = _ChannelsAsPlaces(), images(3, 7, 7)
     assert {site.name: site.patched for site in _looked(model, {"first": range(5)}, inputs).sites} == {

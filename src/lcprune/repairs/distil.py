@@ -18,7 +18,7 @@ from lcprune.repairs.distance import relative
 from lcprune.repairs.statistics import statistics_of
 from lcprune.repairs.wiring import Site, Wiring
 
-STEPS, _BATCH = 300, 128
+_BATCH = 128
 
 
 @dataclass(frozen=True)
@@ -26,24 +26,28 @@ class Way:
     """How to train.
 
     Attributes:
+        steps: how many.
         lr: the highest learning rate of Adam.
         statistics: batch norms take the statistics of each batch, and learn new ones; they keep theirs otherwise.
         every: of the layers, one in so many is listened to: none, if there are fewer.
     """
 
+    steps: int
     lr: float
     statistics: bool
     every: int
 
 
 # Which comes closer depends on the network: large steps can do harm where little is missing, small ones go not far.
-WAYS = (Way(2e-3, True, 1), Way(2e-4, False, 3))
+WAYS = (Way(300, 2e-3, True, 1), Way(1000, 2e-4, False, 3))
 
 
 def distil(
     whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, way: Way, seed: int, progress: bool
 ) -> None:
     """Train the cut network, in place, to give what the whole one gives, at its end and at layers in between.
+
+    On a GPU networks run in bf16; weights and distances are float32.
 
     Args:
         whole: the network before the cut, in evaluation mode.
@@ -57,20 +61,23 @@ def distil(
     norms, trained = statistics_of(small), [p for p in small.parameters() if p.is_floating_point()]
     wanted = [parameter.requires_grad for parameter in trained]
     optimizer = torch.optim.Adam([parameter.requires_grad_(True) for parameter in trained], lr=way.lr)
-    falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, way.lr, total_steps=STEPS, pct_start=0.1)
+    falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, way.lr, total_steps=way.steps, pct_start=0.1)
     generator = torch.Generator().manual_seed(seed)
     sites = [site for site in wiring.sites if site.patched][way.every - 1 :: way.every]
+    device = next(whole.parameters()).device.type
+    faster = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
     for norm in norms:
         norm.train(way.statistics and batch.size > 1)  # one image may have no variance at all
     try:
-        with _Ears(whole, sites) as ours, _Ears(small, sites) as theirs, Progress("distil", STEPS, progress) as bar:
-            for _ in range(STEPS):
+        with _Ears(whole, sites) as ours, _Ears(small, sites) as theirs, Progress("distil", way.steps, progress) as bar:
+            for _ in range(way.steps):
                 index = torch.randint(batch.size, (min(_BATCH, batch.size),), generator=generator)
                 inputs = pytree.tree_map(lambda leaf, index=index: leaf[index.to(leaf.device)], batch.inputs)
-                with torch.no_grad():
+                with torch.no_grad(), faster:
                     target = _floats(call(whole, inputs))
                 with torch.enable_grad():
-                    output = _floats(call(small, inputs))
+                    with faster:
+                        output = _floats(call(small, inputs))
                     inner = [relative(_stays(whole, site, ours.heard), theirs.heard[site.name]) for site in sites]
                     ends = [relative(*pair) for pair in zip(target, output, strict=True)]
                     loss = torch.stack(ends).mean() + (torch.stack(inner).mean() if inner else 0.0)

@@ -24,10 +24,10 @@ from lcprune.repairs.wiring import Site
 Floats = NDArray[np.float64]
 
 
-def lost_shares(quick: QuickRepair, graph: ChannelGraph, scores: Sequence[Floats]) -> list[Floats | None]:
+def lost_shares(quick: QuickRepair, graph: ChannelGraph, scores: Sequence[Floats]) -> list[Floats]:
     """For every group, the share that its readers lose with 0, 1, 2 ... of its best units left; the last is 0.
 
-    None where no reader of it was measured.
+    Where no reader of it was measured, it is the share of units.
 
     Args:
         quick: what was measured of the network.
@@ -35,15 +35,15 @@ def lost_shares(quick: QuickRepair, graph: ChannelGraph, scores: Sequence[Floats
         scores: of the units; higher ones stay longer.
     """
     sites = {f"{site.name}.weight": site for site in quick.sites}
-    found: list[Floats | None] = []
+    found = []
     for group, score in zip(graph.groups, scores, strict=True):
         order = np.argsort(score, kind="stable")[::-1]
         lost = np.zeros(group.size)
         for member in group.members:
             if member.role == "in" and member.weight in sites:
                 lost += _lost(quick, sites[member.weight], member.index[order])
-        total = float(lost.sum())
-        found.append(np.append(np.cumsum(lost[::-1])[::-1] / total, 0.0) if total > 0 else None)
+        lost = lost if lost.sum() > 0 else np.ones(group.size)
+        found.append(np.append(np.cumsum(lost[::-1])[::-1] / lost.sum(), 0.0))
     return found
 
 

@@ -6,9 +6,10 @@ sampler.tell(beta, loss)
 """
 
 from lcprune.search.config import Search
+from lcprune.search.make import make_sampler
 from lcprune.search.records import Record, Records, read_records
 from lcprune.search.run import Found, objective, run_search
-from lcprune.search.samplers import RandomSearch, RegularizedEvolution, Sampler, make_sampler
+from lcprune.search.samplers import RandomSearch, RegularizedEvolution, Sampler
 from lcprune.search.space import Space
 
 __all__ = [

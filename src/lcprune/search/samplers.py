@@ -78,15 +78,18 @@ class RegularizedEvolution(Sampler):
     def _propose(self) -> FloatArray:
         if self.asked <= self.search.pool:
             return self.space.draw(self.rng)
+        # The step falls linearly from 1 to 0 over the mutations; the paper prints the rising form.
+        current = self.asked - self.search.pool - 1
+        return self._mutate(1.0 - current / max(1, self.search.iterations))
+
+    def _mutate(self, size: float) -> FloatArray:
+        """A step of this size from the fittest of a sample."""
         if not self.members:
             raise SearchError("regularized evolution was asked for a mutation before any candidate was told")
         sample = self.rng.integers(len(self.members), size=self.search.sample)
         parent, _ = min((self.members[index] for index in sample), key=lambda member: member[1])
-        # The step falls linearly from 1 to 0 over the mutations; the paper prints the rising form.
-        current = self.asked - self.search.pool - 1
-        alpha = max(0.0, 1.0 - current / max(1, self.search.iterations))
         groups = self.rng.choice(self.space.groups, size=self.mutations, replace=False)
-        return self.space.step(self.rng, parent, groups, alpha)
+        return self.space.step(self.rng, parent, groups, max(0.0, size))
 
     def _learn(self, beta: FloatArray, loss: float) -> None:
         self.members.append((beta, loss))  # a full deque drops its oldest member
@@ -97,9 +100,3 @@ class RandomSearch(Sampler):
 
     def _propose(self) -> FloatArray:
         return self.space.draw(self.rng)
-
-
-def make_sampler(space: Space, search: Search, seed: int, start: Sequence[FloatArray] = ()) -> Sampler:
-    """The sampler that `search.algorithm` names."""
-    kind = RegularizedEvolution if search.algorithm == "evolution" else RandomSearch
-    return kind(space, search, seed, start)

@@ -40,6 +40,8 @@ class Ranking:
         floors: (groups,) higher floors than `min_keep` gives, e.g. those from before an earlier cut.
 
     Attributes:
+        sizes: (groups,) units of each group.
+        widths: what each group can keep, falling: its size first, its floor last.
         floors: (groups,) the fewest units that each group can keep.
     """
 
@@ -65,6 +67,7 @@ class Ranking:
         if floors is not None:
             lowest = self._vector("floors", floors)
             widths = [w[(w >= low) | (w == w[0])] for w, low in zip(widths, lowest, strict=True)]
+        self.widths = widths
         self.floors = np.array([steps[-1] for steps in widths], dtype=np.int64)
         # Steps of the walk, group after group: which group narrows, to what, at which score, and at which share of it.
         self._first = np.array([steps[0] - steps[1] if len(steps) > 1 else 0 for steps in widths], dtype=np.int64)
@@ -112,19 +115,14 @@ class Ranking:
         """
         return self.kept(self._cut(self._share, limits))
 
-    def level(self, shares: Sequence[NDArray[np.float64] | None], limits: Limits) -> Kept:
+    def level(self, shares: Sequence[NDArray[np.float64]], limits: Limits) -> Kept:
         """Narrow the groups until each has lost the same share: the least one that meets the limits.
 
         Args:
-            shares: of each group, what is lost with 0, 1, 2 ... of its best units left, falling to 0; None where that
-                is not known: then it is the share of units.
+            shares: of each group, what is lost with 0, 1, 2 ... of its best units left, falling to 0.
             limits: as for `select`, whose errors these are.
         """
-        value = self._share.copy()
-        for group, own in enumerate(shares):
-            if own is not None:
-                mine = self._group == group
-                value[mine] = own[self._left[mine]]
+        value = _joined([own[steps[1:]] for own, steps in zip(shares, self.widths, strict=True)])
         return self.kept(self._cut(value, limits))
 
     def schedule(self, fractions: Mapping[str, float], limits: Limits | None = None) -> Kept:

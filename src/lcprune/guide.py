@@ -1,0 +1,112 @@
+"""What a search after repair knows of candidates without judging them: what the readers of each group lose.
+
+A network that loses `sum(weight * lost)` is best at a limit where no group could be wider for less: for a price of the
+limit, every group takes the width at which its own loss and what it costs are least. What a group costs depends on the
+widths of its neighbours, so groups take turns until nothing changes; the price is found by halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcprune.search.space import FloatArray, Space
+from lcprune.select import Limits, Ranking
+
+Counts = NDArray[np.int64]
+_SWEEPS = 6  # over all groups, for one price
+_PRICES = -14.0, 14.0  # logarithms of the lowest and the highest
+_HALVINGS = 30
+
+
+class LossGuide:
+    """Guides a search by what is lost at every width.
+
+    Args:
+        ranking: of the units.
+        limits: that candidates meet.
+        space: of candidates.
+        scores: that units are ranked by.
+        curves: of each group, what is lost with 0, 1, 2 ... of its best units left, falling to 0.
+    """
+
+    def __init__(
+        self, ranking: Ranking, limits: Limits, space: Space, scores: Sequence[FloatArray], curves: Sequence[FloatArray]
+    ) -> None:
+        self.ranking, self.limits, self.space, self.scores, self.curves = ranking, limits, space, scores, curves
+        self.bounds = limits.bounds(ranking.cost)
+
+    def starts(self) -> list[FloatArray]:
+        """The uniform cut, and one that costs every group's readers the same share of what they get."""
+        found = self.ranking.uniform(self.limits), self.ranking.level(self.curves, self.limits)
+        return [self._compensation(np.array([len(units) for units in kept])) for kept in found]
+
+    def lost(self, beta: FloatArray) -> FloatArray:
+        """The share that each group's readers lose."""
+        return self._lost(self._counts(beta))
+
+    def neighbours(self, beta: FloatArray, back: float) -> list[FloatArray]:
+        """Candidates that give this share of what it has lost back to one group; other groups pay.
+
+        A group that has lost nothing loses as much as the others in the middle.
+        """
+        counts = self._counts(beta)
+        lost = self._lost(counts)
+        typical = float(np.median(lost[lost > 0])) if (lost > 0).any() else 0.0
+        found = []
+        for group, (curve, widths) in enumerate(zip(self.curves, self.ranking.widths, strict=True)):
+            if len(widths) > 1:
+                most = (1 - back) * lost[group] if counts[group] < widths[0] else typical
+                other = counts.copy()
+                other[group] = widths[curve[widths] <= most][-1]
+                if (other != counts).any():
+                    found.append(self._compensation(other))
+        return found
+
+    def least(self, weights: FloatArray) -> FloatArray:
+        """The candidate whose losses have the least weighted sum."""
+        low, high = _PRICES
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._holds(self._at(weights, np.exp(middle))) else (middle, high)
+        return self._compensation(self._at(weights, np.exp(high)))
+
+    def _compensation(self, counts: Counts) -> FloatArray:
+        """The compensation whose cut of the ranking leaves so many units of each group."""
+        beta = self.space.naive
+        shifts = beta[1] if self.space.affine else beta
+        for group, (score, count) in enumerate(zip(self.scores, counts.tolist(), strict=True)):
+            ordered, gone = np.sort(score), len(score) - count
+            below = ordered[gone - 1] if gone else ordered[0] - self.space.deviations[group]
+            shifts[group] = -(below + ordered[gone]) / 2
+        return beta
+
+    def _at(self, weights: FloatArray, price: float) -> Counts:
+        """Counts that are best one by one, for a price of the limits."""
+        counts = self.ranking.sizes.copy()
+        for _ in range(_SWEEPS):
+            before = counts.copy()
+            for group, (curve, widths) in enumerate(zip(self.curves, self.ranking.widths, strict=True)):
+                if len(widths) > 1:
+                    wide, thin = counts.copy(), counts.copy()
+                    wide[group], thin[group] = widths[0], widths[-1]
+                    slope = (self._cost(wide) - self._cost(thin)) / (widths[0] - widths[-1])
+                    counts[group] = widths[np.argmin(weights[group] * curve[widths] + price * slope * widths)]
+            if (before == counts).all():
+                break
+        return counts
+
+    def _cost(self, counts: Counts) -> float:
+        return sum(bound.cost(counts) / bound.value for bound in self.bounds)
+
+    def _holds(self, counts: Counts) -> bool:
+        return all(bound.holds(counts) for bound in self.bounds)
+
+    def _counts(self, beta: FloatArray) -> Counts:
+        alpha, shift = (beta[0], beta[1]) if beta.ndim == 2 else (None, beta)
+        return self.ranking.counts(self.limits, beta=shift, alpha=alpha)
+
+    def _lost(self, counts: Counts) -> FloatArray:
+        return np.array([curve[count] for curve, count in zip(self.curves, counts.tolist(), strict=True)])

@@ -1,0 +1,117 @@
+"""Evolution with a guide: learn what each group's losses weigh, propose what weighs least, then mutate.
+
+What the readers of a group lose at every width is known in closed form (`Guide`); how much the network minds is not. A
+round begins at the best candidate so far and gives back to one group after another what it has lost. These neighbours
+meet the limits like all candidates: the other groups pay. The weights of a sum over groups follow from all losses so
+far, the near ones counting most, and candidates with the least sum are proposed. Rounds go on while they help. The rest
+of the search is the paper's evolution.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from lcprune.search.config import Search
+from lcprune.search.samplers import RegularizedEvolution
+from lcprune.search.space import FloatArray, Space
+
+_BACK = (1.0, 0.5)  # shares of what was lost that neighbours get back: the second when the first helps no more
+_HELPS = 0.02  # of the best loss: what a round has to gain for another one like it
+_PRIOR = 0.02  # what the weights from before count, beside the mean group's neighbours
+_MOST = 20.0  # factor by which a weight changes in one round
+_STEPS = (1.0, 0.5, 0.25)  # parts of the way to the new weights, on a logarithmic scale
+
+
+class Guide(Protocol):
+    """What is known of candidates without judging them."""
+
+    def starts(self) -> list[FloatArray]:
+        """Candidates to begin with."""
+
+    def lost(self, beta: FloatArray) -> FloatArray:
+        """The share that each group's readers lose."""
+
+    def neighbours(self, beta: FloatArray, back: float) -> list[FloatArray]:
+        """Candidates that give this share of what it has lost back to one group; other groups pay."""
+
+    def least(self, weights: FloatArray) -> FloatArray:
+        """The candidate whose losses have the least weighted sum."""
+
+
+class GuidedEvolution(RegularizedEvolution):
+    """Rounds with a guide, then mutations of what they found.
+
+    Args:
+        start: more candidates to begin with, after the guide's own.
+    """
+
+    def __init__(self, space: Space, search: Search, seed: int, start: Sequence[FloatArray], guide: Guide) -> None:
+        super().__init__(space, search, seed, [*guide.starts(), *start])
+        self.guide = guide
+        self._queue = [space.naive, *self.start]
+        self._back = list(_BACK)
+        self._judging_neighbours = False
+        self._before = np.inf  # the best loss when the round began
+        self._weights: FloatArray | None = None
+        self._known: list[tuple[FloatArray, float]] = []  # what was lost, and the loss
+
+    @property
+    def room(self) -> int:
+        """What belongs together is told before more is asked for."""
+        if self._queue:
+            return len(self._queue)
+        return int(self.told == self.asked) if self._back else sys.maxsize
+
+    def ask(self) -> FloatArray:
+        """The next candidate; the first one is naive pruning."""
+        self.asked += 1
+        while self._back and not self._queue:
+            self._go_on()
+        return self._queue.pop(0) if self._queue else self._propose()
+
+    def _learn(self, beta: FloatArray, loss: float) -> None:
+        super()._learn(beta, loss)
+        if self._back:
+            self._known.append((self.guide.lost(beta), loss))
+
+    def _go_on(self) -> None:
+        """Queue the neighbours of the best, or what follows from them; nothing when rounds are over."""
+        if self._judging_neighbours:
+            self._judging_neighbours = False
+            self._queue = self._lightest()
+        elif not np.isfinite(self.best_loss):
+            self._back = []
+        elif self.best_loss <= self._before - _HELPS * abs(self.best_loss):
+            self._judging_neighbours, self._before = True, self.best_loss
+            self._queue = self.guide.neighbours(self.best, self._back[0])
+        else:
+            self._back.pop(0)
+            self._before = np.inf
+
+    def _lightest(self) -> list[FloatArray]:
+        """Candidates with the least sum, by the weights that explain the losses so far and by ones on the way there."""
+        lost = self.guide.lost(self.best)
+        known = [(other, loss) for other, loss in self._known if np.isfinite(loss)]
+        more = np.array([other - lost for other, _ in known])
+        worse = np.array([loss for _, loss in known]) - self.best_loss
+        typical = float(np.median(worse))
+        if not typical > 0 or not more.any():
+            return []
+        old = self._weights
+        if old is None:
+            old = np.full(len(lost), typical / float(np.median(np.abs(more).sum(1))))
+        near = 1 / (1 + np.square(worse / max(typical, abs(self.best_loss) / 2)))
+        more *= old  # so that a factor of the old weights is looked for
+        square = (near[:, None] * more).T @ more
+        prior = _PRIOR * float(np.trace(square)) / len(lost)
+        factors = np.linalg.solve(square + prior * np.eye(len(lost)), (near * worse) @ more + prior)
+        factors = factors.clip(1 / _MOST, _MOST)
+        self._weights = old * factors
+        return [self.guide.least(old * factors**step) for step in _STEPS]
+
+    def _propose(self) -> FloatArray:
+        return self._mutate(1.0 - self.asked / self.search.total)
