@@ -18,6 +18,7 @@ from lcprune.select import Limits, Ranking
 Counts = NDArray[np.int64]
 _SWEEPS = 6  # over all groups, for one price
 _PRICES = -14.0, 14.0  # logarithms of the lowest and the highest
+_FACTORS = 7.0  # logarithm of the largest by which losses grow or fall together
 _HALVINGS = 30
 
 
@@ -48,30 +49,56 @@ class LossGuide:
         return self._lost(self._counts(beta))
 
     def neighbours(self, beta: FloatArray, back: float) -> list[FloatArray]:
-        """Candidates that give this share of what it has lost back to one group; other groups pay.
+        """Candidates that give this share of what it has lost back to one group; the others pay, all by one factor.
 
         A group that has lost nothing loses as much as the others in the middle.
         """
         counts = self._counts(beta)
         lost = self._lost(counts)
-        typical = float(np.median(lost[lost > 0])) if (lost > 0).any() else 0.0
+        typical = float(np.median(lost[lost > 0])) if lost.any() else 0.0
         found = []
-        for group, (curve, widths) in enumerate(zip(self.curves, self.ranking.widths, strict=True)):
-            if len(widths) > 1:
-                most = (1 - back) * lost[group] if counts[group] < widths[0] else typical
-                other = counts.copy()
-                other[group] = widths[curve[widths] <= most][-1]
-                if (other != counts).any():
-                    found.append(self._compensation(other))
+        for group, count in enumerate(counts.tolist()):
+            own = (1 - back) * lost[group] if lost[group] else typical
+            if self._narrowest(group, own) != count:
+                found.append(self._compensation(self._paid(lost, group, own)))
         return found
 
-    def least(self, weights: FloatArray) -> FloatArray:
-        """The candidate whose losses have the least weighted sum."""
+    def _paid(self, lost: FloatArray, group: int, own: float) -> Counts:
+        """Counts that meet the limits, where one group loses its own share and the others `lost` times one factor."""
+
+        def at(factor: float) -> Counts:
+            shares = factor * lost
+            shares[group] = own
+            return np.array([self._narrowest(*pair) for pair in enumerate(shares.tolist())])
+
+        low, high = -_FACTORS, _FACTORS
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._holds(at(np.exp(middle))) else (middle, high)
+        return at(np.exp(high))
+
+    def _narrowest(self, group: int, share: float) -> int:
+        """The width of a group that loses at most this share."""
+        widths = self.ranking.widths[group]
+        return int(widths[np.searchsorted(self.curves[group][widths], share, side="right") - 1])
+
+    def least(self, weights: FloatArray, beta: FloatArray, reach: float) -> FloatArray:
+        """The candidate whose losses have the least weighted sum, among those within reach of one.
+
+        Args:
+            weights: of the groups.
+            beta: the one.
+            reach: share of a group's units by which its width may differ.
+        """
+        around = self._counts(beta)
+        room = reach * self.ranking.sizes
+        widths = [w[np.abs(w - n) <= most] for w, n, most in zip(self.ranking.widths, around, room, strict=True)]
+        curves = [weight * curve[w] for weight, curve, w in zip(weights, self.curves, widths, strict=True)]
         low, high = _PRICES
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if self._holds(self._at(weights, np.exp(middle))) else (middle, high)
-        return self._compensation(self._at(weights, np.exp(high)))
+            low, high = (low, middle) if self._holds(self._at(widths, curves, np.exp(middle))) else (middle, high)
+        return self._compensation(self._at(widths, curves, np.exp(high)))
 
     def _compensation(self, counts: Counts) -> FloatArray:
         """The compensation whose cut of the ranking leaves so many units of each group."""
@@ -83,17 +110,17 @@ class LossGuide:
             shifts[group] = -(below + ordered[gone]) / 2
         return beta
 
-    def _at(self, weights: FloatArray, price: float) -> Counts:
+    def _at(self, widths: Sequence[Counts], curves: Sequence[FloatArray], price: float) -> Counts:
         """Counts that are best one by one, for a price of the limits."""
-        counts = self.ranking.sizes.copy()
+        counts = np.array([own[0] for own in widths])
         for _ in range(_SWEEPS):
             before = counts.copy()
-            for group, (curve, widths) in enumerate(zip(self.curves, self.ranking.widths, strict=True)):
-                if len(widths) > 1:
+            for group, (curve, own) in enumerate(zip(curves, widths, strict=True)):
+                if len(own) > 1:
                     wide, thin = counts.copy(), counts.copy()
-                    wide[group], thin[group] = widths[0], widths[-1]
-                    slope = (self._cost(wide) - self._cost(thin)) / (widths[0] - widths[-1])
-                    counts[group] = widths[np.argmin(weights[group] * curve[widths] + price * slope * widths)]
+                    wide[group], thin[group] = own[0], own[-1]
+                    slope = (self._cost(wide) - self._cost(thin)) / (own[0] - own[-1])
+                    counts[group] = own[np.argmin(curve + price * slope * own)]
             if (before == counts).all():
                 break
         return counts

@@ -23,7 +23,7 @@ _BACK = (1.0, 0.5)  # shares of what was lost that neighbours get back: the seco
 _HELPS = 0.02  # of the best loss: what a round has to gain for another one like it
 _PRIOR = 0.02  # what the weights from before count, beside the mean group's neighbours
 _MOST = 20.0  # factor by which a weight changes in one round
-_STEPS = (1.0, 0.5, 0.25)  # parts of the way to the new weights, on a logarithmic scale
+_REACH = (1.0, 0.3, 0.1)  # shares of its units by which a group's width may change at once
 
 
 class Guide(Protocol):
@@ -38,8 +38,8 @@ class Guide(Protocol):
     def neighbours(self, beta: FloatArray, back: float) -> list[FloatArray]:
         """Candidates that give this share of what it has lost back to one group; other groups pay."""
 
-    def least(self, weights: FloatArray) -> FloatArray:
-        """The candidate whose losses have the least weighted sum."""
+    def least(self, weights: FloatArray, beta: FloatArray, reach: float) -> FloatArray:
+        """The candidate whose losses have the least weighted sum, among those whose widths are near this one's."""
 
 
 class GuidedEvolution(RegularizedEvolution):
@@ -85,7 +85,7 @@ class GuidedEvolution(RegularizedEvolution):
             self._queue = self._lightest()
         elif not np.isfinite(self.best_loss):
             self._back = []
-        elif self.best_loss <= self._before - _HELPS * abs(self.best_loss):
+        elif self.best_loss < self._before - _HELPS * abs(self.best_loss):
             self._judging_neighbours, self._before = True, self.best_loss
             self._queue = self.guide.neighbours(self.best, self._back[0])
         else:
@@ -93,7 +93,7 @@ class GuidedEvolution(RegularizedEvolution):
             self._before = np.inf
 
     def _lightest(self) -> list[FloatArray]:
-        """Candidates with the least sum, by the weights that explain the losses so far and by ones on the way there."""
+        """Candidates with the least sum, by the weights that explain the losses so far: near the best, and farther."""
         lost = self.guide.lost(self.best)
         known = [(other, loss) for other, loss in self._known if np.isfinite(loss)]
         more = np.array([other - lost for other, _ in known])
@@ -111,7 +111,7 @@ class GuidedEvolution(RegularizedEvolution):
         factors = np.linalg.solve(square + prior * np.eye(len(lost)), (near * worse) @ more + prior)
         factors = factors.clip(1 / _MOST, _MOST)
         self._weights = old * factors
-        return [self.guide.least(old * factors**step) for step in _STEPS]
+        return [self.guide.least(self._weights, self.best, reach) for reach in _REACH]
 
     def _propose(self) -> FloatArray:
         return self._mutate(1.0 - self.asked / self.search.total)
