@@ -40,9 +40,10 @@ class LossGuide:
         self.bounds = limits.bounds(ranking.cost)
 
     def starts(self) -> list[FloatArray]:
-        """The uniform cut, and one that costs every group's readers the same share of what they get."""
+        """The uniform cut, one that costs every group's readers the same share, and one whose shares sum up to least."""
         found = self.ranking.uniform(self.limits), self.ranking.level(self.curves, self.limits)
-        return [self._compensation(np.array([len(units) for units in kept])) for kept in found]
+        level = [self._compensation(np.array([len(units) for units in kept])) for kept in found]
+        return [*level, self.least(np.ones(len(self.curves)), self.space.naive, 1.0)]
 
     def lost(self, beta: FloatArray) -> FloatArray:
         """The share that each group's readers lose."""

@@ -3,12 +3,13 @@
 What the readers of a group lose at every width is known in closed form (`Guide`); how much the network minds is not. A
 round begins at the best candidate so far and gives back to one group after another what it has lost. These neighbours
 meet the limits like all candidates: the other groups pay. The weights of a sum over groups follow from all losses so
-far, the near ones counting most, and candidates with the least sum are proposed. Rounds go on while they help. The rest
-of the search is the paper's evolution.
+far, the near ones counting most, and candidates with the least sum are proposed. As many mutations as a round has
+candidates, the paper's evolution, come next; then again whatever gained more the last time, until rounds gain nothing.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Protocol
@@ -43,7 +44,7 @@ class Guide(Protocol):
 
 
 class GuidedEvolution(RegularizedEvolution):
-    """Rounds with a guide, then mutations of what they found.
+    """Rounds with a guide and mutations, whichever gained more the last time.
 
     Args:
         start: more candidates to begin with, after the guide's own.
@@ -53,25 +54,32 @@ class GuidedEvolution(RegularizedEvolution):
         super().__init__(space, search, seed, [*guide.starts(), *start])
         self.guide = guide
         self._queue = [space.naive, *self.start]
-        self._back = list(_BACK)
+        self._back = list(_BACK)  # empty when rounds are over
         self._judging_neighbours = False
-        self._before = np.inf  # the best loss when the round began
+        self._size = 0  # candidates of a round
+        self._mutations = 0  # to be asked for before the next decision
+        self._doing = ""  # "round" or "mutations"
+        self._before = math.inf  # the best loss when that began
+        self._gains: dict[str, float] = {}
         self._weights: FloatArray | None = None
         self._known: list[tuple[FloatArray, float]] = []  # what was lost, and the loss
 
     @property
     def room(self) -> int:
         """What belongs together is told before more is asked for."""
-        if self._queue:
-            return len(self._queue)
+        if self._queue or self._mutations:
+            return len(self._queue) or self._mutations
         return int(self.told == self.asked) if self._back else sys.maxsize
 
     def ask(self) -> FloatArray:
         """The next candidate; the first one is naive pruning."""
         self.asked += 1
-        while self._back and not self._queue:
+        while self._back and not self._queue and not self._mutations:
             self._go_on()
-        return self._queue.pop(0) if self._queue else self._propose()
+        if self._queue:
+            return self._queue.pop(0)
+        self._mutations = max(0, self._mutations - 1)
+        return self._propose()
 
     def _learn(self, beta: FloatArray, loss: float) -> None:
         super()._learn(beta, loss)
@@ -79,18 +87,28 @@ class GuidedEvolution(RegularizedEvolution):
             self._known.append((self.guide.lost(beta), loss))
 
     def _go_on(self) -> None:
-        """Queue the neighbours of the best, or what follows from them; nothing when rounds are over."""
+        """Go on with a round, or decide what comes next."""
         if self._judging_neighbours:
             self._judging_neighbours = False
             self._queue = self._lightest()
-        elif not np.isfinite(self.best_loss):
+            self._size += len(self._queue)
+            return
+        if not math.isfinite(self.best_loss):
             self._back = []
-        elif self.best_loss < self._before - _HELPS * abs(self.best_loss):
-            self._judging_neighbours, self._before = True, self.best_loss
+            return
+        if self._doing:
+            gain = self._gains[self._doing] = (self._before - self.best_loss) / (abs(self._before) or 1.0)
+            if self._doing == "round" and gain < _HELPS:
+                self._back.pop(0)
+        self._before = self.best_loss
+        if self._back and self._gains.get("round", 1.0) >= self._gains.get(
+            "mutations", math.inf if self._gains else 0.0
+        ):
+            self._doing, self._judging_neighbours = "round", True
             self._queue = self.guide.neighbours(self.best, self._back[0])
-        else:
-            self._back.pop(0)
-            self._before = np.inf
+            self._size = len(self._queue)
+        elif self._back:
+            self._doing, self._mutations = "mutations", max(1, self._size)
 
     def _lightest(self) -> list[FloatArray]:
         """Candidates with the least sum, by the weights that explain the losses so far: near the best, and farther."""
