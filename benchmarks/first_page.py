@@ -21,7 +21,7 @@ from lcprune.report.tables import markdown  # noqa: E402
 PAGE = ROOT / "docs" / "index.md"
 SOURCES = {"CIFAR-10": "repair.json", "ImageNet": "imagenet.json"}
 TITLES = {"resnet56": "ResNet-56", "vgg16": "VGG-16", "mobilenetv2": "MobileNetV2"}
-TITLES |= {"resnet50": "ResNet-50", "mobilenet_v2": "MobileNetV2"}
+TITLES |= {"resnet50": "ResNet-50", "mobilenet_v2": "MobileNetV2", "tf_efficientnet_lite0": "EfficientNet-Lite0"}
 LIMITS = (85, 70, 50, 20)
 
 

@@ -1,10 +1,11 @@
-"""What races save: searches that stop judging hopeless candidates, beside searches that judge all to the end.
+"""What races save, and what a guide gains: the same searches with and without them.
 
-    python benchmarks/race.py           # about 10 minutes on two cores; writes results/race.json
-    python benchmarks/race.py --show    # the table of docs/performance.md
+    python benchmarks/race.py           # about 15 minutes on two cores; writes results/race.json
+    python benchmarks/race.py --show    # the tables of docs/performance.md and docs/method.md
 
-Three networks on digits, three limits, three seeds, the same search with and without. `judged` is the share of the
-images that candidates ran on; `difference` is the objective of the network that was chosen.
+Three networks on digits, three limits, three seeds. "all" judges every candidate to the end, "race" stops hopeless
+ones, "guided" races and has a guide. `judged` is the share of the images that candidates ran on; `difference` is the
+objective of the network that was chosen, `best` that of the best after so many candidates.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from lcprune.files import write_json
 OUT = Path(__file__).parent / "results" / "race.json"
 NETWORKS, LIMITS, SEEDS = ("plain", "residual", "separable"), (0.5, 0.3, 0.2), (0, 1, 2)
 IMAGES = 1300
+AFTER = 25, 50, 100, 200, 400  # candidates
 
 
 def measure(cell: tuple[str, int]) -> list[dict[str, Any]]:
-    """One trained network, searched at every limit with and without races."""
+    """One trained network, searched at every limit in every way."""
     name, seed = cell
     torch.set_num_threads(1)
     images, labels, *_ = digit_networks.digits()
@@ -40,8 +42,9 @@ def measure(cell: tuple[str, int]) -> list[dict[str, Any]]:
     rows = []
     for limit in LIMITS:
         row: dict[str, Any] = {"network": name, "seed": seed, "limit": limit}
-        for race in (False, True):
-            method = lcprune.LcP(lcprune.Search(race=race))
+        for way in ("all", "race", "guided"):
+            algorithm = "guided" if way == "guided" else "evolution"
+            method = lcprune.LcP(lcprune.Search(race=way != "all", algorithm=algorithm))
             began = time.perf_counter()
             result = lcprune.prune(
                 graph,
@@ -53,13 +56,14 @@ def measure(cell: tuple[str, int]) -> list[dict[str, Any]]:
                 progress=False,
             )
             found = {"difference": result.plan.meta["difference"], "judged": result.plan.meta.get("judged", 1.0)}
-            row["race" if race else "all"] = found | {"seconds": time.perf_counter() - began}
+            found["seconds"] = time.perf_counter() - began
+            row[way] = found | {"best": {str(count): result.history[count - 1].best for count in AFTER}}
         rows.append(row)
     return rows
 
 
 def show() -> None:
-    """Per network: images judged, time, and how often the result is the same, better or worse."""
+    """Per network: images judged, time, what was found; then the best losses with a guide and without."""
     rows = json.loads(OUT.read_text())["rows"]
     print("| network | images judged | time | chosen network: same / better / worse |\n|---|---|---|---|")
     for name in NETWORKS:
@@ -69,6 +73,15 @@ def show() -> None:
         change = [row["race"]["difference"] - row["all"]["difference"] for row in mine]
         counts = [sum(test) for test in zip(*((c == 0, c < 0, c > 0) for c in change), strict=True)]
         print(f"| {name} | {judged:.0%} | {ratio:.2f} | {' / '.join(map(str, counts))} |")
+    print("\n| network | " + " | ".join(f"{count} candidates" for count in AFTER) + " |\n|---|" + "---|" * len(AFTER))
+    for name in NETWORKS:
+        mine = [row for row in rows if row["network"] == name]
+        cells = []
+        for count in map(str, AFTER):
+            own, other = ([row[way]["best"][count] for row in mine] for way in ("guided", "race"))
+            better = sum(a < b for a, b in zip(own, other, strict=True))
+            cells.append(f"{statistics.mean(own):.3f} / {statistics.mean(other):.3f} ({better} of {len(mine)})")
+        print(f"| {name} | " + " | ".join(cells) + " |")
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ class LossGuide:
         self.bounds = limits.bounds(ranking.cost)
 
     def starts(self) -> list[FloatArray]:
-        """The uniform cut, one that costs every group's readers the same share, and one whose shares sum up to least."""
+        """The uniform cut, one that costs every group's readers the same share, and one with the least sum of them."""
         found = self.ranking.uniform(self.limits), self.ranking.level(self.curves, self.limits)
         level = [self._compensation(np.array([len(units) for units in kept])) for kept in found]
         return [*level, self.least(np.ones(len(self.curves)), self.space.naive, 1.0)]

@@ -108,11 +108,12 @@ def test_reach_bounds_how_far_widths_move() -> None:
     assert weights @ guide.lost(far) < weights @ guide.lost(guide.least(weights, base, 0.1))
 
 
-def test_told_together_it_proposes_the_same() -> None:
+def test_told_together_a_round_is_the_same() -> None:
     one, two = made(), made()
     _, alone = searched(one, weighing(one), "guided")
     _, together = searched(two, weighing(two), "guided", together=True)
-    assert all(np.array_equal(*pair) for pair in zip(alone, together, strict=True))
+    until = 1 + len(one.starts()) + len(one.curves) + 3  # what follows are mutations of what has been told
+    assert all(np.array_equal(*pair) for pair in zip(alone[:until], together[:until], strict=True))
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])

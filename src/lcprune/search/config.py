@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lcprune.errors import SearchError, need_choice, need_whole
 
-ALGORITHMS = ("guided", "evolution", "random")
+ALGORITHMS = ("evolution", "guided", "random")
 FORMS = ("shift", "affine")
 
 
@@ -19,8 +19,8 @@ class Search:
         iterations: mutations after the first pool; `pool + iterations` candidates are judged in all.
         sample: members drawn from the pool (with replacement) to find a parent.
         mutate: share of the layers that one mutation changes, at least one layer.
-        algorithm: "guided" (evolution that first learns how much the losses of each layer weigh, where candidates are
-            judged after repair; the paper's elsewhere), "evolution" (the paper's) or "random".
+        algorithm: "evolution" (the paper's), "random", or "guided": evolution that also learns how much what each layer
+            loses weighs, where candidates are judged after repair, and "evolution" elsewhere.
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
         race: stop judging a candidate when it is surely too bad to become a parent (`lcprune.evaluate.race`).
         patience: stop after this many candidates without improvement; None judges them all.
@@ -35,7 +35,7 @@ class Search:
     iterations: int = 336
     sample: int = 16
     mutate: float = 0.1
-    algorithm: str = "guided"
+    algorithm: str = "evolution"
     form: str = "shift"
     race: bool = True
     patience: int | None = None
