@@ -91,6 +91,22 @@ def test_other_searches(settings, plain, digits) -> None:
     assert np.array(result.plan.meta["beta"]).shape == ((2, 6) if "form" in settings else (6,))
 
 
+@pytest.mark.parametrize("form", ["shift", "affine"])
+def test_a_search_with_a_guide_goes_on_where_it_stopped(form, plain, digits, tmp_path) -> None:
+    search = {"pool": 6, "iterations": 22, "images": 256, "algorithm": "guided", "form": form}
+    settings = {"macs": 0.4, **searching(digits.train, **search), "progress": False}
+    whole = lcprune.prune(plain.graph, run=tmp_path / "whole", **settings)
+    assert len(whole.history) == 28
+    assert whole.plan.meta["difference"] < min(record.difference for record in whole.history[:4])
+    assert all(record.macs <= 0.4 * plain.graph.macs for record in whole.history)
+    (tmp_path / "stopped").mkdir()
+    lines = (tmp_path / "whole" / "search.jsonl").read_bytes().split(b"\n")
+    (tmp_path / "stopped" / "search.jsonl").write_bytes(b"\n".join(lines[:10]) + b"\n")  # among the neighbours
+    resumed = lcprune.prune(plain.graph, run=lcprune.Job(tmp_path / "stopped", resume=True), **settings)
+    assert [record.beta for record in resumed.history] == [record.beta for record in whole.history]
+    assert resumed.plan.kept == whole.plan.kept
+
+
 @pytest.mark.parametrize("metric", ["taylor", "bn_scale", lambda graph: [np.arange(g.size) for g in graph.groups]])
 def test_metrics_by_name_and_by_function(metric, plain, digits) -> None:
     result = lcprune.prune(

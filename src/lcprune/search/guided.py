@@ -20,6 +20,7 @@ from lcprune.search.config import Search
 from lcprune.search.samplers import RegularizedEvolution
 from lcprune.search.space import FloatArray, Space
 
+_KINDS = ("round", "mutations")
 _BACK = (1.0, 0.5)  # shares of what was lost that neighbours get back: the second when the first helps no more
 _HELPS = 0.02  # of the best loss: what a round has to gain for another one like it
 _PRIOR = 0.02  # what the weights from before count, beside the mean group's neighbours
@@ -58,7 +59,7 @@ class GuidedEvolution(RegularizedEvolution):
         self._judging_neighbours = False
         self._size = 0  # candidates of a round
         self._mutations = 0  # to be asked for before the next decision
-        self._doing = ""  # "round" or "mutations"
+        self._doing = ""  # one of the kinds, once there is something to begin at
         self._before = math.inf  # the best loss when that began
         self._gains: dict[str, float] = {}
         self._weights: FloatArray | None = None
@@ -101,14 +102,16 @@ class GuidedEvolution(RegularizedEvolution):
             if self._doing == "round" and gain < _HELPS:
                 self._back.pop(0)
         self._before = self.best_loss
-        if self._back and self._gains.get("round", 1.0) >= self._gains.get(
-            "mutations", math.inf if self._gains else 0.0
-        ):
-            self._doing, self._judging_neighbours = "round", True
+        if not self._back:
+            return
+        untried = [kind for kind in _KINDS if kind not in self._gains]
+        self._doing = untried[0] if untried else max(_KINDS, key=lambda kind: self._gains[kind])
+        if self._doing == "round":
+            self._judging_neighbours = True
             self._queue = self.guide.neighbours(self.best, self._back[0])
             self._size = len(self._queue)
-        elif self._back:
-            self._doing, self._mutations = "mutations", max(1, self._size)
+        else:
+            self._mutations = max(1, self._size)
 
     def _lightest(self) -> list[FloatArray]:
         """Candidates with the least sum, by the weights that explain the losses so far: near the best, and farther."""
@@ -116,12 +119,12 @@ class GuidedEvolution(RegularizedEvolution):
         known = [(other, loss) for other, loss in self._known if np.isfinite(loss)]
         more = np.array([other - lost for other, _ in known])
         worse = np.array([loss for _, loss in known]) - self.best_loss
-        typical = float(np.median(worse))
-        if not typical > 0 or not more.any():
+        typical, moved = float(np.median(worse)), float(np.median(np.abs(more).sum(1)))
+        if not (typical > 0 and moved > 0):
             return []
         old = self._weights
         if old is None:
-            old = np.full(len(lost), typical / float(np.median(np.abs(more).sum(1))))
+            old = np.full(len(lost), typical / moved)
         near = 1 / (1 + np.square(worse / max(typical, abs(self.best_loss) / 2)))
         more *= old  # so that a factor of the old weights is looked for
         square = (near[:, None] * more).T @ more
