@@ -19,7 +19,7 @@ Counts = NDArray[np.int64]
 _SWEEPS = 6  # over all groups, for one price
 _PRICES = -14.0, 14.0  # logarithms of the lowest and the highest
 _FACTORS = 7.0  # logarithm of the largest by which losses grow or fall together
-_HALVINGS = 30
+_HALVINGS = 20
 
 
 class LossGuide:
@@ -114,14 +114,18 @@ class LossGuide:
     def _at(self, widths: Sequence[Counts], curves: Sequence[FloatArray], price: float) -> Counts:
         """Counts that are best one by one, for a price of the limits."""
         counts = np.array([own[0] for own in widths])
+        cost = self._cost(counts)
         for _ in range(_SWEEPS):
             before = counts.copy()
             for group, (curve, own) in enumerate(zip(curves, widths, strict=True)):
                 if len(own) > 1:
-                    wide, thin = counts.copy(), counts.copy()
-                    wide[group], thin[group] = own[0], own[-1]
-                    slope = (self._cost(wide) - self._cost(thin)) / (own[0] - own[-1])
-                    counts[group] = own[np.argmin(curve + price * slope * own)]
+                    other = counts.copy()
+                    other[group] = own[-1] if counts[group] != own[-1] else own[0]
+                    slope = (cost - self._cost(other)) / (counts[group] - other[group])
+                    best = own[np.argmin(curve + price * slope * own)]
+                    if best != counts[group]:
+                        counts[group] = best
+                        cost = self._cost(counts)
             if (before == counts).all():
                 break
         return counts
