@@ -187,7 +187,7 @@ def test_mutating_before_anything_was_told_is_an_error() -> None:
         ({"iterations": -1}, "iterations=-1"),
         ({"mutate": 0.0}, "mutate=0.0"),
         ({"mutate": 1.5}, "mutate=1.5"),
-        ({"algorithm": "annealing"}, "'evolution', 'random'"),
+        ({"algorithm": "annealing"}, "'evolution', 'guided', 'random'"),
         ({"form": "cubic"}, "'shift', 'affine'"),
         ({"patience": 0}, "patience=0"),
         ({"together": 2.5}, "together=2.5"),
