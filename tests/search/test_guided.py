@@ -31,9 +31,14 @@ def made(groups: int = 7, macs: float = 0.5, form: str = "shift", seed: int = 0,
     return LossGuide(ranking, Limits(macs=macs), Space.of(scores, form), scores, curves)
 
 
+def weights_of(guide: LossGuide, seed: int = 1) -> np.ndarray:
+    """What groups lose counts very differently."""
+    return 10.0 ** np.random.default_rng(seed).uniform(-1.5, 1.5, len(guide.curves))
+
+
 def weighing(guide: LossGuide, seed: int = 1) -> Callable[[np.ndarray], float]:
-    """A loss in which what groups lose counts very differently."""
-    weights = 10.0 ** np.random.default_rng(seed).uniform(-1.5, 1.5, len(guide.curves))
+    """A loss with these weights."""
+    weights = weights_of(guide, seed)
     return lambda beta: float(weights @ guide.lost(beta))
 
 
@@ -58,22 +63,11 @@ def searched(
 def test_it_finds_what_an_additive_loss_asks_for(seed: int) -> None:
     guide = made(seed=seed)
     loss = weighing(guide, seed)
-    weights = np.array([loss_of_one(guide, loss, group) for group in range(len(guide.curves))])
-    ideal = loss(guide.least(weights, guide.space.naive, 1.0))
+    ideal = loss(guide.least(weights_of(guide, seed), guide.space.naive, 1.0))
     found, _ = searched(guide, loss, "guided")
     plain, _ = searched(guide, loss, "evolution")
     assert found.best_loss <= 1.1 * ideal
     assert found.best_loss < 0.95 * plain.best_loss
-
-
-def loss_of_one(guide: LossGuide, loss: Callable[[np.ndarray], float], group: int) -> float:
-    """The weight that the loss has for a group: `loss` is linear in what is lost."""
-    unit = np.eye(len(guide.curves))[group]
-    before, guide.lost = guide.lost, lambda beta: unit  # type: ignore[method-assign]
-    try:
-        return loss(guide.space.naive)
-    finally:
-        guide.lost = before  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("form", ["shift", "affine"])
