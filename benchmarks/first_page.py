@@ -15,6 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from imagenet import rows_of  # noqa: E402
+
 from lcprune.files import atomic_write  # noqa: E402
 from lcprune.report.tables import markdown  # noqa: E402
 
@@ -22,6 +24,7 @@ PAGE = ROOT / "docs" / "index.md"
 SOURCES = {"CIFAR-10": "repair.json", "ImageNet": "imagenet.json"}
 TITLES = {"resnet56": "ResNet-56", "vgg16": "VGG-16", "mobilenetv2": "MobileNetV2"}
 TITLES |= {"resnet50": "ResNet-50", "mobilenet_v2": "MobileNetV2", "tf_efficientnet_lite0": "EfficientNet-Lite0"}
+TITLES |= {"tf_efficientnet_lite1": "EfficientNet-Lite1"}
 LIMITS = (85, 70, 50, 20)
 
 
@@ -32,7 +35,7 @@ def table() -> str:
         file = ROOT / "benchmarks" / "results" / name
         record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"full": []}
         for whole in (row for row in record["full"] if row["network"] in TITLES):
-            mine = [row for row in record["measure"] if (row["network"], row["method"]) == (whole["network"], "lcp")]
+            mine = rows_of(record["measure"], network=whole["network"], method="lcp", multiple_of=None)
             cells = [
                 " → ".join(filter(None, (_mean(mine, limit, how) for how in ("none", "auto")))) for limit in LIMITS
             ]

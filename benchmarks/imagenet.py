@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan,
         for method in options.methods:
             for limit in options.limits:
                 row = {"network": options.network, "method": method, "limit": limit, "seed": seed}
+                row["multiple_of"] = options.multiple_of
                 wanted = [how for how in ("none", *options.ways) if not has(options, "measure", **row, how=how)]
                 if not wanted:
                     continue
@@ -148,6 +150,7 @@ def planned(
         method=lcprune.LcP(search) if method in SEARCHES else method,
         data=lcprune.Evaluation(batches, images=options.images) if method in SEARCHES else None,
         repair="none",
+        multiple_of=options.multiple_of,
         seed=seed,
         progress=False,
     )
@@ -159,7 +162,8 @@ def planned(
 
 
 def plan_file(options: argparse.Namespace, method: str, limit: str, seed: int) -> Path:
-    return Path(options.plans) / f"{options.network}-{method}-{limit.rstrip('%')}-{seed}.json"
+    widths = f"-x{options.multiple_of}" if options.multiple_of else ""
+    return Path(options.plans) / f"{options.network}-{method}-{limit.rstrip('%')}-{seed}{widths}.json"
 
 
 def accuracy(model: nn.Module, dataset: data.Dataset, options: argparse.Namespace) -> dict[str, Any]:
@@ -187,7 +191,7 @@ def time_networks(options: argparse.Namespace) -> None:
             if file.exists():
                 name = f"{method} {limit}"
                 networks[name] = lcprune.Plan.load(file).apply(model)
-                cuts[name] = {"method": method, "limit": limit}
+                cuts[name] = {"method": method, "limit": limit, "multiple_of": options.multiple_of}
             else:
                 print(f"{file} is not there: `measure` makes it", flush=True)
     if options.device == "cpu":
@@ -243,25 +247,31 @@ def show(options: argparse.Namespace) -> None:
         print("| MACs | method | " + " | ".join(WORDS[how] for how in ways) + " | search | repair |")
         print("|---|---|" + "---|" * (len(ways) + 2))
         for limit in sorted({row["limit"] for row in mine}, key=lambda limit: -float(limit.rstrip("%"))):
-            for method in METHODS:
-                rows = rows_of(mine, limit=limit, method=method)
+            for method, multiple in product(METHODS, sorted({row.get("multiple_of") or 0 for row in mine})):
+                rows = rows_of(mine, limit=limit, method=method, multiple_of=multiple or None)
                 if rows:
                     cells = [_cell(rows_of(rows, how=how)) for how in ways]
                     cells += [_seconds(rows, "search_seconds"), _seconds(rows_of(rows, how="auto"), "seconds")]
-                    print(f"| {limit.replace('%', ' %')} | {method} | " + " | ".join(cells) + " |")
+                    print(f"| {limit.replace('%', ' %')} | {_name(method, multiple)} | " + " | ".join(cells) + " |")
     times = record.get("latency", [])
     columns = list(dict.fromkeys((row["device"], row["backend"], batch) for row in times for batch in row["ms"]))
     if columns:
         heads = [f"{device.upper()}, {BACKEND_WORDS[backend]}, {batch}" for device, backend, batch in columns]
         print("\nMilliseconds per image, by device, what runs the network, and batch size:\n")
         print("| network | MACs | method | " + " | ".join(heads) + " |\n|---|---|---|" + "---|" * len(columns))
-    for network, limit, method in dict.fromkeys((row["network"], row["limit"], row["method"]) for row in times):
-        cells = []
+    lines = dict.fromkeys((row["network"], row["limit"], row["method"], row.get("multiple_of")) for row in times)
+    for network, limit, method, multiple in sorted(lines, key=lambda line: list(NETWORKS).index(line[0])):
+        cells, cut = [], {"network": network, "limit": limit, "method": method, "multiple_of": multiple}
         for device, backend, batch in columns:
-            one = rows_of(times, network=network, limit=limit, method=method, device=device, backend=backend)
+            one = rows_of(times, device=device, backend=backend, **cut)
             ms = one[-1]["ms"].get(batch, [None])[0] if one else None
             cells.append("" if ms is None else f"{ms:.3g}")
-        print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {method} | " + " | ".join(cells) + " |")
+        name = _name(method, multiple)
+        print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {name} | " + " | ".join(cells) + " |")
+
+
+def _name(method: str, multiple: int | None) -> str:
+    return f"{method}, multiples of {multiple}" if multiple else method
 
 
 def _cell(rows: Sequence[dict[str, Any]]) -> str:
@@ -288,6 +298,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--limits", nargs="+", default=LIMITS)
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=[way for way in WORDS if way != "none"])
+    parser.add_argument("--multiple-of", type=int, help="keep multiples of so many filters")
     parser.add_argument("--candidates", type=int, default=400, help="of a search")
     parser.add_argument("--images", type=int, default=1000, help="that a search judges candidates by")
     parser.add_argument("--calibrate", type=int, help="images to work with, if not two of five")

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, call
@@ -19,27 +20,21 @@ from lcprune.repairs.statistics import statistics_of
 from lcprune.repairs.wiring import Site, Wiring
 
 _BATCH = 128
+_EVERY = 3  # of the layers, one in so many is listened to: none, if there are fewer
+_AREA = 0.35  # least share of an image that a crop shows
+_ASPECT = 0.25  # logarithm of how much wider or higher it may be
 
 
 @dataclass(frozen=True)
 class Way:
-    """How to train.
-
-    Attributes:
-        steps: how many.
-        lr: the highest learning rate of Adam.
-        statistics: batch norms take the statistics of each batch, and learn new ones; they keep theirs otherwise.
-        every: of the layers, one in so many is listened to: none, if there are fewer.
-    """
+    """How to train: so many steps of Adam, and the highest learning rate."""
 
     steps: int
     lr: float
-    statistics: bool
-    every: int
 
 
-# Which comes closer depends on the network: large steps can do harm where little is missing, small ones go not far.
-WAYS = (Way(300, 2e-3, True, 1), Way(1000, 2e-4, False, 3))
+# Which comes closer depends on the network.
+WAYS = (Way(400, 1e-3), Way(400, 3e-4))
 
 
 def distil(
@@ -47,7 +42,9 @@ def distil(
 ) -> None:
     """Train the cut network, in place, to give what the whole one gives, at its end and at layers in between.
 
-    On a GPU networks run in bf16; weights and distances are float32.
+    Half of the images are shown in part, enlarged, and half mirrored: the whole network says what they are. Batch norms
+    take the statistics of each batch and learn new ones. On a GPU networks run in bf16; weights and distances are
+    float32.
 
     Args:
         whole: the network before the cut, in evaluation mode.
@@ -63,16 +60,17 @@ def distil(
     optimizer = torch.optim.Adam([parameter.requires_grad_(True) for parameter in trained], lr=way.lr)
     falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, way.lr, total_steps=way.steps, pct_start=0.1)
     generator = torch.Generator().manual_seed(seed)
-    sites = [site for site in wiring.sites if site.patched][way.every - 1 :: way.every]
+    sites = [site for site in wiring.sites if site.patched][_EVERY - 1 :: _EVERY]
     device = next(whole.parameters()).device.type
     faster = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
     for norm in norms:
-        norm.train(way.statistics and batch.size > 1)  # one image may have no variance at all
+        norm.train(batch.size > 1)  # one image may have no variance at all
     try:
         with _Ears(whole, sites) as ours, _Ears(small, sites) as theirs, Progress("distil", way.steps, progress) as bar:
             for _ in range(way.steps):
                 index = torch.randint(batch.size, (min(_BATCH, batch.size),), generator=generator)
                 inputs = pytree.tree_map(lambda leaf, index=index: leaf[index.to(leaf.device)], batch.inputs)
+                inputs = vary(inputs, len(index), generator)
                 with torch.no_grad(), faster:
                     target = _floats(call(whole, inputs))
                 with torch.enable_grad():
@@ -91,6 +89,25 @@ def distil(
             parameter.requires_grad_(kept)
             parameter.grad = None
         small.eval()
+
+
+def vary(inputs: Any, count: int, generator: torch.Generator) -> Any:
+    """What looks like images: half of them as they are, half random crops, each mirrored half of the time."""
+    part, area, aspect, mirror, right, down = torch.rand(6, count, generator=generator)
+    side, slim = (_AREA + (1 - _AREA) * area).sqrt(), (_ASPECT * (2 * aspect - 1)).exp()
+    wide, high = (torch.where(part < 0.5, 1.0, size.clamp(max=1)) for size in (side * slim, side / slim))
+    where = torch.zeros(count, 2, 3)
+    where[:, 0, 0], where[:, 0, 2] = wide * (mirror - 0.5).sign(), (2 * right - 1) * (1 - wide)
+    where[:, 1, 1], where[:, 1, 2] = high, (2 * down - 1) * (1 - high)
+
+    def crop(leaf: Tensor) -> Tensor:
+        if leaf.ndim != 4 or not leaf.is_floating_point():
+            return leaf
+        grid = functional.affine_grid(where.to(leaf), list(leaf.shape), align_corners=False)
+        shown = functional.grid_sample(leaf, grid, padding_mode="border", align_corners=False)
+        return shown.contiguous(memory_format=torch.channels_last) if leaf.is_cuda else shown  # faster in bf16
+
+    return pytree.tree_map(crop, inputs)
 
 
 def _backward(loss: Tensor) -> None:
