@@ -183,7 +183,7 @@ def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
 def time_networks(options: argparse.Namespace) -> None:
     """Milliseconds per image of the network and of its cuts, in turns, with every backend of the device."""
     model = opened(options)
-    cuts: dict[str, dict[str, Any]] = {"full": {"method": "full", "limit": "100%"}}
+    cuts = {"full": {"method": "full", "limit": "100%", "multiple_of": options.multiple_of}}
     networks = {"full": model}
     for method in options.methods:
         for limit in options.limits:
@@ -253,21 +253,25 @@ def show(options: argparse.Namespace) -> None:
                     cells = [_cell(rows_of(rows, how=how)) for how in ways]
                     cells += [_seconds(rows, "search_seconds"), _seconds(rows_of(rows, how="auto"), "seconds")]
                     print(f"| {limit.replace('%', ' %')} | {_name(method, multiple)} | " + " | ".join(cells) + " |")
-    times = record.get("latency", [])
+    for multiple in dict.fromkeys(row.get("multiple_of") for row in record.get("latency", [])):
+        show_times(rows_of(record["latency"], multiple_of=multiple), multiple)
+
+
+def show_times(times: Sequence[dict[str, Any]], multiple: int | None) -> None:
+    """Latencies of cuts with widths of one kind, beside the whole networks in the same turns."""
     columns = list(dict.fromkeys((row["device"], row["backend"], batch) for row in times for batch in row["ms"]))
-    if columns:
-        heads = [f"{device.upper()}, {BACKEND_WORDS[backend]}, {batch}" for device, backend, batch in columns]
-        print("\nMilliseconds per image, by device, what runs the network, and batch size:\n")
-        print("| network | MACs | method | " + " | ".join(heads) + " |\n|---|---|---|" + "---|" * len(columns))
-    lines = dict.fromkeys((row["network"], row["limit"], row["method"], row.get("multiple_of")) for row in times)
-    for network, limit, method, multiple in sorted(lines, key=lambda line: list(NETWORKS).index(line[0])):
-        cells, cut = [], {"network": network, "limit": limit, "method": method, "multiple_of": multiple}
+    heads = [f"{device.upper()}, {BACKEND_WORDS[backend]}, {batch}" for device, backend, batch in columns]
+    widths = f"; widths are multiples of {multiple}" if multiple else ""
+    print(f"\nMilliseconds per image, by device, what runs the network, and batch size{widths}:\n")
+    print("| network | MACs | method | " + " | ".join(heads) + " |\n|---|---|---|" + "---|" * len(columns))
+    lines = dict.fromkeys((row["network"], row["limit"], row["method"]) for row in times)
+    for network, limit, method in sorted(lines, key=lambda line: (line[0], line[2] != "full")):
+        cells = []
         for device, backend, batch in columns:
-            one = rows_of(times, device=device, backend=backend, **cut)
+            one = rows_of(times, network=network, limit=limit, method=method, device=device, backend=backend)
             ms = one[-1]["ms"].get(batch, [None])[0] if one else None
             cells.append("" if ms is None else f"{ms:.3g}")
-        name = _name(method, multiple)
-        print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {name} | " + " | ".join(cells) + " |")
+        print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {method} | " + " | ".join(cells) + " |")
 
 
 def _name(method: str, multiple: int | None) -> str:
