@@ -13,6 +13,7 @@ Every list's first entry is the base; the others are measured one at a time agai
                channels last, CUDA graph (the default on a GPU)
     zero+...   options of it, joined by "+": plain (nothing joined), cl (channels last all the same),
                eager (no CUDA graph), bn (not folded)
+    repair     candidates are judged after repair, as `prune` does by default; statistics: after new statistics
     rebuild    baseline: copy the network, cut the copy, run it; nothing folded
     mask       baseline: the full-size network with masks multiplied into what each layer reads
 
@@ -52,6 +53,7 @@ from lcprune.select import Kept, Limits
 from lcprune.task import Task
 
 RESULTS = Path(__file__).parent / "results"
+AFTER = ("repair", "statistics")  # variants that are not judged as cut
 
 
 class Rebuild(Evaluator):
@@ -195,12 +197,18 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
     batches = collate(samples, size, options.device)
     pool = min(64, max(2, base["candidates"] // 6))
     search = lcprune.Search(pool=pool, iterations=base["candidates"] - pool)
-    how = lcprune.Evaluation(images=images, after="cut")
+    variant, precision = base["variant"], base["precision"]
+    how = lcprune.Evaluation(
+        images=images,
+        after=variant if variant in AFTER else "cut",
+        precision=precision,
+        batch_size=base["batch_size"] or None,
+    )
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    engine = Given(make(base["variant"], base["precision"], graph, batches))
+    engine = LocalEngine() if variant in AFTER else Given(make(variant, precision, graph, batches))
     task = Task(graph, Limits(macs=base["macs"]), samples=samples, evaluation=how, engine=engine)
     setup = time.perf_counter() - started
     found = choosing.learn(task, search).found
@@ -220,7 +228,7 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
         "sliced": work.sliced,
         "difference": found.difference,
         "naive_difference": found.naive,
-        "error": worst_error(task.evaluator, batches) if base.get("judge") else None,
+        "error": worst_error(task.evaluator, batches) if base.get("judge") and variant not in AFTER else None,
         "shared_prefix": shared_prefix(graph, [record.counts for record in found.history]),
         "kept": [len(units) for units in found.kept],
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None,
@@ -240,7 +248,7 @@ def rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     made = []
     for index, one in enumerate(bases):
         for variant in options.variants if index == 0 else options.variants[:1]:
-            ours = variant.startswith(("zero", "slice"))
+            ours = variant.startswith(("zero", "slice", *AFTER))
             for precision in options.precisions if ours else ["fp32"]:
                 sizes = options.batch_sizes if index == 0 else options.batch_sizes[:1]
                 more = {"variant": variant, "precision": precision, "judge": index == 0}

@@ -81,7 +81,7 @@ def base(kind: str) -> str:
 
 def basic(kind: str) -> list[Row]:
     """Rows of the base search, in every variant."""
-    found = [row for row in rows(kind) if not row["cold"]]
+    found = [row for row in rows(kind) if not row["cold"] and row["variant"] in VARIANTS]
     same = ("network", "macs", "candidates", "images", "batch_size")
     return [row for row in found if all(row[name] == found[0][name] for name in same)]
 
@@ -96,11 +96,11 @@ def batches(kind: str = "cuda") -> str:
     )
 
 
-def growth(kind: str = "cuda") -> str:
+def growth(kind: str = "cuda", variant: str = "zero") -> str:
     """One thing changed at a time."""
     body = []
     for row in rows(kind):
-        if row["variant"] != "zero" or row["cold"] or row["precision"] != "fp32":
+        if row["variant"] != variant or row["cold"] or row["precision"] != "fp32":
             continue
         both = (row, _partner(rows(kind), row))
         body.append(
@@ -142,7 +142,7 @@ def first(kind: str = "cuda") -> str:
 
 def ratios(kind: str = "cpu") -> str:
     """Both baselines over ours, in one run."""
-    found = {(row["variant"], row["precision"]): row["total_s"] for row in rows(kind)}
+    found = {(row["variant"], row["precision"]): row["total_s"] for row in rows(kind) if row["variant"] in VARIANTS}
     best = min((value for (variant, _), value in found.items() if variant in ("rebuild", "mask")), default=0.0)
     return table(
         ("candidates judged by", "precision", "s", "times the better baseline"),
@@ -156,6 +156,7 @@ def ratios(kind: str = "cpu") -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "gpu": lambda: base("cuda"),
     "growth": growth,
+    "repair": lambda: growth(variant="repair"),
     "batches": batches,
     "first": first,
     "cpu": ratios,
