@@ -98,8 +98,8 @@ def repair(
         data: batches of inputs alone, or of (input, target), whose targets are not looked at.
         how: "auto" tries new batch-norm statistics, stand-ins and a refit, and takes what is closest to the whole
             network on images that are held back from fitting; or one of "none", "statistics", "stand-ins", "refit"; or
-            "distil", which trains the cut network to give what the whole one gives, in few large steps and in many
-            small ones, and takes the closer.
+            "distil", which trains the cut network to give what the whole one gives, at two learning rates, and takes
+            the closer.
         images: that are drawn from the data.
         classes: outputs are scores of classes, so that what counts is the divergence of their probabilities.
         seed: of the draw.
