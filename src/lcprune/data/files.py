@@ -194,10 +194,10 @@ def scan(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], Tensor]
     return tuple(paths), torch.tensor(labels, dtype=torch.int64)
 
 
-def image_sizes(split: FileSplit, most: int = 64) -> list[tuple[int, int]]:
+def image_sizes(split: FileSplit) -> list[tuple[int, int]]:
     """(width, height) of some images, from the first to the last; unreadable ones are left out."""
     sizes, opener = [], _pillow().open
-    for index in np.unique(np.linspace(0, len(split) - 1, most).astype(int)) if len(split) else ():
+    for index in np.unique(np.linspace(0, len(split) - 1, 64).astype(int)) if len(split) else ():
         path = split.paths[index]
         source = path.content() if isinstance(path, TarEntry) else path
         with contextlib.suppress(OSError, SyntaxError, ValueError), opener(source) as image:

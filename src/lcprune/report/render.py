@@ -36,9 +36,9 @@ def svg(figure: Figure) -> str:
     return _vl_convert().vegalite_to_svg(spec)
 
 
-def png(drawn: str, scale: float = 2.0) -> bytes:
-    """Pixels of what `svg` drew; `scale` 2 is about 144 dots per inch."""
-    return _vl_convert().svg_to_png(drawn, scale=scale)
+def png(drawn: str) -> bytes:
+    """Pixels of what `svg` drew, about 144 to an inch."""
+    return _vl_convert().svg_to_png(drawn, scale=2)
 
 
 def write_figures(drawn: Mapping[str, str], folder: Path) -> None:

@@ -76,7 +76,6 @@ def run_search(
     progress: bool = False,
     precise: Callable[[Kept], float] | None = None,
     signed: bool = False,
-    title: str = "search",
 ) -> Found:
     """Judge `search.total` candidates, or fewer if `search.patience` runs out.
 
@@ -94,7 +93,7 @@ def run_search(
     """
     judges = judge if isinstance(judge, Judges) else InTurn(judge)
     loop = _Loop(sampler, select, judges, cost, search, full_loss, records, signed)
-    with Progress(title, total=search.total, enabled=progress) as bar:
+    with Progress("search", total=search.total, enabled=progress) as bar:
         try:
             while loop.ask():
                 record = loop.tell()
