@@ -114,7 +114,7 @@ class Part:
 
 
 @dataclass(eq=False)
-class Result:
+class LayerResult:
     """What one call of a layer with a weight gave.
 
     Attributes:
@@ -163,7 +163,7 @@ class Discover(LabelPass):
         self.parts: dict[tuple[Site, bytes, bytes], Part] = {}
         self.facts: dict[str, list[Fact]] = {}
         self.group_uses: list[tuple[str, Atoms]] = []
-        self.results: list[Result] = []
+        self.results: list[LayerResult] = []
         self.norm_runs: Counter[str] = Counter()
         self._slices: dict[tuple[int, int], tuple[Tensor, str, dict[int, Tensor]]] = {}
         self._seen: set[tuple[str, int]] = set()
@@ -266,11 +266,11 @@ class Discover(LabelPass):
         if self.model.training:
             return
         for tensor in call.tensors:
-            made: Result | None = getattr(tensor, _RESULT, None)
+            made: LayerResult | None = getattr(tensor, _RESULT, None)
             if made is not None:
                 made.readers.append((call.name, self.module))
         if call.name in _LAYERS and isinstance(out, Tensor):
-            self.results.append(Result(self.module))
+            self.results.append(LayerResult(self.module))
             setattr(out, _RESULT, self.results[-1])
         elif "batch_norm" in call.name:
             self.norm_runs[self.module] += 1
