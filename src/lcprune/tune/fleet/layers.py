@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,15 +62,8 @@ def _made(name: str, module: nn.Module, members: int) -> nn.Module | None:
     return None
 
 
-@dataclass
-class _Join:
-    """Nodes of a graph that are done together, when the last of them comes."""
-
-    x: fx.Node
-    conv: str
-    norm: str
-    other: fx.Node | None
-    top: float  # of the ReLU; 0 for none
+# The input, what is added, the layers, and the top of the ReLU, 0 for none: done at once when the last node comes.
+_Join = tuple[fx.Node, fx.Node | None, FleetConv2d, FleetBatchNorm2d, float]
 
 
 class _Runner(fx.Interpreter):
@@ -91,10 +83,8 @@ class _Runner(fx.Interpreter):
         if fused and n in self.absorbed:
             return None
         if fused and n in self.joined:
-            join = self.joined[n]
-            other = None if join.other is None else self.env[join.other]
-            conv, norm = self.module.get_submodule(join.conv), self.module.get_submodule(join.norm)
-            return conv_norm(self.env[join.x], other, conv, norm, join.top)  # type: ignore[arg-type]
+            x, other, conv, norm, top = self.joined[n]
+            return conv_norm(self.env[x], None if other is None else self.env[other], conv, norm, top)
         return super().run_node(n)
 
 
@@ -107,7 +97,8 @@ def _joins(network: nn.Module, graph: fx.Graph) -> tuple[dict[fx.Node, _Join], s
         return network.get_submodule(str(node.target)) if good else None
 
     for node in graph.nodes:
-        if not isinstance(layer(node), FleetBatchNorm2d):
+        norm = layer(node)
+        if not isinstance(norm, FleetBatchNorm2d):
             continue
         before = node.args[0]
         conv = layer(before)
@@ -116,8 +107,7 @@ def _joins(network: nn.Module, graph: fx.Graph) -> tuple[dict[fx.Node, _Join], s
         nodes, other, bounds = tail(node, _added, lambda reader: _bounds(reader, layer(reader)))
         # What is added may be another sequence, which waits for this addition.
         if other not in absorbed and nodes[-1] not in joined:
-            top = bounds[1] if bounds else 0.0
-            joined[nodes[-1]] = _Join(before.args[0], str(before.target), str(node.target), other, top)
+            joined[nodes[-1]] = (before.args[0], other, conv, norm, bounds[1] if bounds else 0.0)
             absorbed |= {before, *nodes[:-1]}
     return joined, absorbed
 
