@@ -15,10 +15,11 @@ import numpy as np
 
 from lcprune.cost import Cost
 from lcprune.errors import SearchError
+from lcprune.evaluate import Evaluator
 from lcprune.evaluate.race import Rival, stopped_early
 from lcprune.progress import Progress
 from lcprune.search.config import Search
-from lcprune.search.judges import InTurn, Judge, Judges
+from lcprune.search.judges import InTurn, Judges
 from lcprune.search.records import History, Record, Records
 from lcprune.search.samplers import Sampler
 from lcprune.search.space import FloatArray
@@ -68,7 +69,7 @@ def objective(full_loss: float, loss: float, signed: bool = False) -> float:
 def run_search(
     sampler: Sampler,
     select: Callable[[FloatArray], Kept],
-    judge: Judge | Judges,
+    judge: Evaluator | Judges,
     cost: Cost,
     search: Search,
     full_loss: float,
