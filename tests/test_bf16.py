@@ -61,7 +61,7 @@ def lying(verdict: Path, ignorant: pytest.MonkeyPatch) -> None:
 
 def forget() -> None:
     bf16._verdict.cache_clear()
-    bf16._say_once.cache_clear()
+    bf16.say_once.cache_clear()
 
 
 def children(folder: Path, do: str, monkeypatch: pytest.MonkeyPatch) -> None:

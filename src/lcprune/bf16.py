@@ -26,6 +26,7 @@ from torch import nn
 from lcprune.bf16_trial import SECONDS
 from lcprune.errors import LcpruneError
 from lcprune.files import cache_folder, write_json
+from lcprune.progress import say_once
 
 logger = logging.getLogger("lcprune")
 
@@ -69,7 +70,7 @@ def settle(precision: str, device: torch.device, error: type[LcpruneError]) -> s
         return "bf16"
     if precision == "bf16":
         raise error(f'precision="bf16": {why}, or choose precision="fp32"')
-    _say_once(f"computing in float32: {why}")
+    say_once(f"computing in float32: {why}")
     return "fp32"
 
 
@@ -109,11 +110,6 @@ def _verdict(machine: str) -> Verdict:
             except OSError as error:
                 logger.info("the verdict is not kept: %s", error)
     return found
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    logger.warning("%s", text)
 
 
 def _machine() -> dict[str, Any]:

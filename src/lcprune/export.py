@@ -133,16 +133,15 @@ def _torch(network: nn.Module, inputs: Inputs, expected: Any, target: Path, plan
 
 
 def _safetensors(network: nn.Module, inputs: Inputs, expected: Any, target: Path, plan: Any) -> float:
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
-    if plan is not None:
-        save(target, network, plan)
-        file = target / "model.safetensors"
+    from lcprune.tune.checkpoint import save_weights
+
+    file = target / "model.safetensors"
+    if plan is None:
+        save_weights(file, network)
     else:
-        file = target / "model.safetensors"
-        state = {name: value.detach().contiguous() for name, value in network.state_dict().items()}
-        with atomic_write(file) as temporary:
-            save_file(state, temporary)
+        save(target, network, plan)
     again = copy.deepcopy(network)
     with torch.no_grad():
         for parameter in again.parameters():

@@ -176,7 +176,7 @@ def load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) 
         ]
         raise ConfigError(
             f"{folder} was made with other settings ({'; '.join(differences)}); use the same ones to go on, "
-            "or name another folder to start anew"
+            "or name another folder to start again"
         )
     records = folder / "search.jsonl"
     history = read_records(records)[1] if records.exists() else []

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,10 +160,7 @@ class Plan:
             "groups": {name: {"size": self.sizes[name], "kept": list(own)} for name, own in self.kept.items()},
             "positions": [list(entries) for entries in lists],
             "cuts": cuts,
-            "attributes": [
-                {"module": c.module, "attribute": c.attribute, "index": c.index, "old": c.old, "new": c.new}
-                for c in self.changes
-            ],
+            "attributes": [asdict(change) for change in self.changes],
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "layers": {name: {key: list(pair) for key, pair in own.items()} for name, own in self.layers.items()},
             "frozen": dict(self.frozen),

@@ -1,4 +1,4 @@
-"""One progress bar for everything that takes long: rich on a terminal, silence elsewhere.
+"""One progress bar for everything that takes long: rich on a terminal, silence elsewhere; and what is said once.
 
 with Progress("search", total=400, enabled=True) as bar:
     bar.advance(best="0.132", naive="0.410")
@@ -6,6 +6,7 @@ with Progress("search", total=400, enabled=True) as bar:
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import time
@@ -54,6 +55,12 @@ class Progress:
         elif self.enabled and time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             logger.info("%s %s/%s  %s", self.title, self.done, self.total or "?", info)
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """A warning that one process gives once."""
+    logger.warning("%s", text)
 
 
 def _rich_bar() -> Any:

@@ -144,7 +144,7 @@ ACCURACY = Score(_Hits, "accuracy", percent=True)
 LOSS = Score(None, "loss", LOWER)
 
 
-class Judged:
+class Scored:
     """What every kind of data says of its task.
 
     Attributes:

@@ -57,7 +57,7 @@ def cut(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange] = ()) -
         return resize(tensor, {dim: torch.from_numpy(index) for dim, index in own.items()})
 
     smaller = copy_with(model, change)
-    follow(smaller, cuts, changes)
+    _follow(dict(smaller.named_modules(remove_duplicate=False)), cuts, changes)
     return smaller
 
 
@@ -92,12 +92,8 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
             module._buffers.update(buffers)
 
 
-def follow(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange]) -> None:
-    """Bring the numbers that the modules of a cut network keep in line with its weights."""
-    _follow(dict(model.named_modules(remove_duplicate=False)), cuts, changes)
-
-
 def _follow(modules: Mapping[str, nn.Module], cuts: Cuts, changes: Sequence[AttributeChange]) -> None:
+    """Bring the numbers that the modules of a cut network keep in line with its weights."""
     for item in changes:
         set_number(modules[item.module], item.attribute, item.index, item.new)
     for name in _touched(cuts, changes):

@@ -16,7 +16,7 @@ from lcprune.baselines import ddpg
 from lcprune.baselines.amc import Amc
 from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.baselines.reconstruction import greedy, lasso
-from lcprune.baselines.training import Feed, TrainingOptions
+from lcprune.baselines.training import TaskFeed, TrainingOptions
 from lcprune.baselines.units import put_back, zero_units
 from lcprune.select import Limits
 from lcprune.task import Task
@@ -143,11 +143,11 @@ def test_methods_that_train_use_the_whole_set_behind_the_images(plain) -> None:
     digits = data.load("digits")
     few = digits.batches("train", 64, limit=64, seed=0)
     task = Task(plain.graph, Limits(macs=0.5), samples=[(x[0], y[0]) for x, y in few], dataset=few.dataset)
-    feed = Feed(task, 128)
+    feed = TaskFeed(task, 128)
     assert feed.images == len(digits.train)
     first, again, other = (next(iter(feed.epoch(number)))[0] for number in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
-    alone = Feed(Task(plain.graph, Limits(macs=0.5), samples=task.samples), 128)
+    alone = TaskFeed(Task(plain.graph, Limits(macs=0.5), samples=task.samples), 128)
     assert alone.images == 1 and alone.batch == 1
 
 

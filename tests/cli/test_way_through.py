@@ -11,8 +11,6 @@ import lcprune as library
 from lcprune import models
 from lcprune.runs import RunFolder
 from lcprune.search import read_records
-from lcprune.study import jobs
-from lcprune.tune import fit_fleet
 
 
 def test_training_leaves_a_network_that_evaluates(lcprune, trained):
@@ -102,26 +100,6 @@ def test_pareto_uses_one_search_for_all_limits(lcprune, trained, few, quick):
     again = lcprune("pareto", "--out", "front", "--resume", "--no-report", "--json", "-q")
     assert again.code == 0, again.err
     assert again.json["results"] == said.json["results"]
-
-
-def test_pareto_tunes_its_networks_as_one_where_that_is_faster(lcprune, trained, few, quick, monkeypatch):
-    words = ["pareto", trained, "--macs", "60%,40%", "--methods", "naive", "--epochs", "1", *quick]
-    words += ["--no-report", "--json", "-q"]
-    alone = lcprune(*words, "--out", "alone")
-    asked = []
-
-    def spy(original, plans, *arguments, **options):
-        asked.append(len(plans))
-        return fit_fleet(original, plans, *arguments, **options)
-
-    monkeypatch.setattr(jobs, "fit_fleet", spy)
-    monkeypatch.setattr(jobs, "_fleets_pay", lambda device: True)
-    together = lcprune(*words, "--out", "together")
-    assert (alone.code, together.code, asked) == (0, 0, [2]), together.err
-    for ours, theirs in zip(together.json["results"], alone.json["results"], strict=True):
-        assert ours.get("loss_before") == theirs.get("loss_before")
-        assert ours["loss"] == pytest.approx(theirs["loss"], abs=0.02), "the same tuning, to rounding"
-    assert len(RunFolder.open("together").records("training")) == 2
 
 
 def test_report_from_several_runs_names_them(lcprune, halved, tmp_path):

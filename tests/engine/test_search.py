@@ -142,7 +142,7 @@ def test_what_workers_say_is_heard_with_their_names(plain, digits, two, caplog) 
     for seed in range(10):  # one worker may be done before the other has started
         with caplog.at_level(logging.INFO, "lcprune"):
             pruned(plain, digits, two, loss_fn=loss_fn, seed=seed)
-            two.ear.listen(now=True)
+            two.logs.listen(now=True)
         said = [record.getMessage() for record in caplog.records if "hello from" in record.getMessage()]
         speakers = {text.split(",")[0] for text in said}
         if len(speakers) == 2:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 import lcprune
-from lcprune.graph.attributes import reads
 from lcprune.graph.cuts import CUTS
 from lcprune.graph.discover import Discover
+from lcprune.graph.reads import reads
 
 
 class Slices(nn.Module):
@@ -100,6 +100,35 @@ def test_trace_hears_no_other_thread() -> None:
         stop.set()
         other.join()
     assert not torch_module._global_forward_hooks and not torch_module._global_forward_pre_hooks
+
+
+class Inferring(nn.Module):
+    """What inference mode hands on whole: depthwise convolutions, batch norm, flattening, linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.deep, self.norm = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.BatchNorm2d(8)
+        self.first, self.last = nn.Linear(8, 12), nn.Linear(12, 4, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.adaptive_avg_pool2d(self.norm(self.deep(self.conv(x))).relu(), 2)
+        return self.last(self.first(y.flatten(2).transpose(1, 2)).relu()).mean(1)
+
+
+def test_inference_mode_changes_nothing() -> None:
+    class Decorated(Inferring):
+        forward = torch.inference_mode()(Inferring.forward)
+
+    x = torch.randn(2, 3, 8, 8)
+    plain = lcprune.trace(Inferring().eval(), x)
+    with torch.inference_mode():
+        inside = lcprune.trace(Inferring().eval(), x)
+    for graph in (inside, lcprune.trace(Decorated().eval(), x)):
+        assert graph.macs == plain.macs and graph.norms == plain.norms == {"deep": "norm"}
+        assert [(g.name, g.size) for g in graph.groups] == [("conv", 8), ("first", 12)]
+        assert graph.frozen == plain.frozen and graph.frozen.keys() == {"last"}
+        kept = {"conv": np.arange(0, 8, 2), "first": np.arange(5)}
+        assert lcprune.verify(graph.model, graph.plan(kept), x).ok
 
 
 def test_groups_of_one_size_are_cut_to_different_numbers() -> None:

@@ -102,7 +102,7 @@ def test_nothing_to_report_is_said(tmp_path):
 def test_without_the_package_for_pictures_the_page_still_draws_itself(sample, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # as if it were not installed
     monkeypatch.setattr(render.importlib.util, "find_spec", lambda name: None)
-    render._say_once.cache_clear()
+    render.say_once.cache_clear()
     run = sample(tmp_path / "a")
     with caplog.at_level(logging.WARNING, "lcprune"):
         pages = [write_report([run], run.file(name)).read_text() for name in ("report.html", "again.html")]

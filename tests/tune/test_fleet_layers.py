@@ -125,7 +125,8 @@ def test_names_are_the_originals_with_a_leading_dimension() -> None:
 
 def test_sequences_are_joined() -> None:
     runner = layers.fleet_network(Mixed(), 2).forward.__self__
-    joined = {join.conv: (join.other is not None, join.top) for join in runner.joined.values()}
+    names = {module: name for name, module in runner.module.named_modules()}
+    joined = {names[conv]: (other is not None, top) for _, other, conv, _, top in runner.joined.values()}
     inf = float("inf")
     expected = {"conv1": (False, inf), "deep": (False, 6.0), "wide": (False, 0.0), "conv4": (True, inf)}
     assert joined == expected | {"conv5": (True, 0.0), "short": (False, 0.0)}

@@ -19,7 +19,6 @@ class Layer:
     """The first producing layer of a group.
 
     Attributes:
-        name: the group's.
         inputs: channels that it reads.
         units: of the group.
         height: of its feature map; 1 for a linear layer.
@@ -30,7 +29,6 @@ class Layer:
         coupled: layers that produce the units together (residual sums), depthwise ones not counted.
     """
 
-    name: str
     inputs: int
     units: int
     height: int
@@ -69,7 +67,6 @@ def layers_of(graph: ChannelGraph) -> list[Layer]:
         dense = {name for name in names if getattr(modules[name], "groups", 1) == 1}
         found.append(
             Layer(
-                name=group.name,
                 inputs=int(getattr(module, "in_channels", getattr(module, "in_features", 1))),
                 units=group.size,
                 height=int(height),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lcprune.baselines.scales import Scales, scales_of, select_scales
-from lcprune.baselines.training import Feed, TrainingOptions, train
+from lcprune.baselines.training import TaskFeed, TrainingOptions, train
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.task import Choice, Task
@@ -67,7 +67,7 @@ class MorphNet(TrainingOptions, Method):
         # A limit that cannot be met is refused before any training.
         select_scales(task, untrained)
         bound = min(task.limits.bounds(task.graph.cost), key=lambda bound: bound.value / bound.full)
-        steps = self.epochs * Feed(task, self.batch_size).steps
+        steps = self.epochs * TaskFeed(task, self.batch_size).steps
         sizes = task.graph.cost.sizes
         share = float(np.mean(_marginal(bound, sizes)))  # what one unit costs, as a share of the network
         strength = self.strength or 1 / (share * self.travel(steps))

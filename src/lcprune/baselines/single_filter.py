@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lcprune.baselines.checkpoints import Checkpoint
-from lcprune.baselines.training import Feed, TrainingOptions, optimizer_of, take_step, training_mode
+from lcprune.baselines.training import TaskFeed, TrainingOptions, optimizer_of, take_step, training_mode
 from lcprune.baselines.units import put_back, zero_units
 from lcprune.errors import ConfigError, TuneError
 from lcprune.method import Method, methods
@@ -74,7 +74,7 @@ class SingleFilter(Method):
         checkpoint = Checkpoint(task, "single-filter", {**asdict(self), "criterion": self.criterion})
         rounds, notes = checkpoint.load(model)
         walk.removed = [(int(group), int(unit)) for group, unit in notes]
-        stream = _Stream(Feed(task, self.batch_size))
+        stream = _Stream(TaskFeed(task, self.batch_size))
         with Progress("single filter", enabled=task.progress) as bar:
             bar.advance(rounds)
             while not walk.done:
@@ -172,7 +172,7 @@ class _Walk:
 class _Stream:
     """Training batches one after another, epoch after epoch."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: TaskFeed) -> None:
         self.feed, self.place = feed, -1
         self.rest: Iterator[Any] = iter(())
 

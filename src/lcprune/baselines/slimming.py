@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lcprune.baselines.scales import scales_of, select_scales
-from lcprune.baselines.training import Feed, TrainingOptions, train
+from lcprune.baselines.training import TaskFeed, TrainingOptions, train
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.task import Choice, Task
@@ -45,7 +45,7 @@ class Slimming(TrainingOptions, Method):
         model = copy.deepcopy(task.graph.model)
         scales = scales_of(task.graph, model, "slimming")
         select_scales(task, scales)  # a limit that cannot be met is refused before the training
-        steps = self.epochs * Feed(task, self.batch_size).steps
+        steps = self.epochs * TaskFeed(task, self.batch_size).steps
         strength = self.strength or 1 / self.travel(steps)
 
         def penalty() -> Tensor:

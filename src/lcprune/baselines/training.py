@@ -23,8 +23,7 @@ from lcprune.batches import call, collate
 from lcprune.errors import ConfigError, TuneError
 from lcprune.progress import Progress
 from lcprune.task import Task
-from lcprune.tune import feed as tune_feed
-from lcprune.tune.feed import mix
+from lcprune.tune.feed import Feed, make_feed, mix
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class TrainingOptions:
         return self.lr * steps / 2 / (1 - self.momentum)
 
 
-class Feed:
+class TaskFeed:
     """Batches for training, the same ones for the same seed and epoch.
 
     Args:
@@ -67,9 +66,9 @@ class Feed:
     def __init__(self, task: Task, batch_size: int) -> None:
         self.seed = task.seed
         self.device = next(task.graph.model.parameters()).device
-        self.source: tune_feed.Feed | None = None
+        self.source: Feed | None = None
         if task.dataset is not None:
-            self.source = tune_feed.make_feed(task.dataset, batch_size, True, task.seed, self.device)
+            self.source = make_feed(task.dataset, batch_size, True, task.seed, self.device)
             self.images, self.batch, self.steps = len(task.dataset.train), self.source.batch, self.source.steps
             return
         samples = task.need_labels()
@@ -149,7 +148,7 @@ def train(
         after_epoch: called after each epoch; may change weights in place.
         clip: longest gradient, over all weights together.
     """
-    feed = Feed(task, settings.batch_size)
+    feed = TaskFeed(task, settings.batch_size)
     optimizer = optimizer_of(model, settings)
     momentum = {f"momentum.{number}": state["momentum_buffer"] for number, state in enumerate(optimizer.state.values())}
     checkpoint = Checkpoint(task, name, asdict(settings))

@@ -80,8 +80,8 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
         ) from None
     rng = np.random.default_rng(seed)
     if _indexable(data):
-        data = _subset(data, images, rng)
-        samples = [rows[index] for batch in data for rows in [_samples(batch)] for index in range(len(rows))]
+        batches = map(as_batch, _subset(data, images, rng))
+        samples = [_sample(batch, index) for batch in batches for index in range(batch.size)]
     else:
         samples = _reservoir(data, images, rng)
     if not samples:
@@ -147,35 +147,19 @@ def _subset(data: Any, images: int, rng: np.random.Generator) -> Iterable[Any]:
 def _reservoir(data: Iterable[Any], images: int, rng: np.random.Generator) -> list[tuple[Any, Any]]:
     kept: dict[int, tuple[int, tuple[Any, Any]]] = {}
     seen = 0
-    for batch in data:
-        samples = _samples(batch)
-        for offset in range(len(samples)):
+    for batch in map(as_batch, data):
+        for index in range(batch.size):
             place = seen if seen < images else int(rng.integers(seen + 1))
             if place < images:
                 # A row is a view of its batch: copied, so that the rest of the batch can be freed.
-                kept[place] = seen, pytree.tree_map(torch.clone, samples[offset])
+                kept[place] = seen, pytree.tree_map(torch.clone, _sample(batch, index))
             seen += 1
     return [sample for _, sample in sorted(kept.values(), key=lambda item: item[0])]
 
 
-class _Rows:
-    """The images of a batch, cut out on demand."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-
-    def __len__(self) -> int:
-        return self._batch.size
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        row: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], (self._batch.inputs, self._batch.target))
-        return row
-
-
-def _samples(batch: Any) -> _Rows:
-    return _Rows(as_batch(batch))
+def _sample(batch: Batch, index: int) -> tuple[Any, Any]:
+    sample: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], tuple(batch))
+    return sample
 
 
 def as_batch(batch: Any) -> Batch:

@@ -57,12 +57,12 @@ def random_like(inputs: Any, scale: float = 1.0, seed: int = 0) -> Any:
 
 
 @contextlib.contextmanager
-def arithmetic(precision: str = "fp32", benchmark: bool = False) -> Iterator[None]:
+def arithmetic(precision: str = "fp32") -> Iterator[None]:
     """Products in true float32 unless `precision` is "tf32"; what the process was set to comes back after."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark
     cudnn.allow_tf32 = matmul.allow_tf32 = precision == "tf32"
-    cudnn.benchmark = benchmark
+    cudnn.benchmark = False  # kernels chosen by the clock would make losses differ between runs
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,6 @@ import lcprune
 from lcprune.cli import options as o
 from lcprune.cli.show import console, print_json, print_table
 from lcprune.limit import format_count
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 def inspect(
@@ -41,7 +38,7 @@ def inspect(
 
     network = open_network(model, weights, num_classes, input_shape, open_data(data))
     graph = lcprune.trace(network.model, network.example, ignore=ignore or ())
-    layers = layer_costs(network.model, network.example)
+    layers = layer_costs(graph)
     if json_:
         print_json(as_json(network.name, graph, layers))
         return
@@ -62,27 +59,14 @@ def inspect(
         out.print(graph.explain(), markup=False)
 
 
-def layer_costs(model: nn.Module, example: Any) -> dict[str, dict[str, Any]]:
+def layer_costs(graph: lcprune.ChannelGraph) -> dict[str, dict[str, Any]]:
     """MACs and parameters of every module that holds weights of its own, in network order."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from lcprune.batches import call
-
-    counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        call(model, example)
-    counts = counter.get_flop_counts()
-    root = type(model).__name__
-    layers = {}
-    for name, module in model.named_modules():
-        own = sum(p.numel() for p in module.parameters(recurse=False))
-        if own:
-            flops = sum(counts.get(f"{root}.{name}" if name else root, {}).values())
-            is_leaf = next(module.children(), None) is None
-            macs = flops // 2 if is_leaf else 0  # the example is one sample
-            layers[name or "(network)"] = {"type": type(module).__name__, "macs": macs, "params": own}
-    return layers
+    macs = {layer.name: costs[1] for layer, costs in graph.cost.layers}
+    return {
+        name or "(network)": {"type": type(module).__name__, "macs": macs.get(name, 0), "params": own}
+        for name, module in graph.model.named_modules()
+        if (own := sum(parameter.numel() for parameter in module.parameters(recurse=False)))
+    }
 
 
 def as_json(name: str, graph: lcprune.ChannelGraph, layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,6 +99,5 @@ def _group_cells(graph: lcprune.ChannelGraph) -> list[list[str]]:
     return cells
 
 
-def _few(names: Sequence[str], most: int = 3) -> str:
-    shown = ", ".join(names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -116,11 +116,11 @@ def write_run_report(run: RunFolder, title: str | None = None) -> None:
     write_report([run], run.file("report.html"), title, force=True)
 
 
-def tell(run: RunFolder, json_: bool, title: str = "", **more: Any) -> None:
+def tell(run: RunFolder, json_: bool, title: str = "") -> None:
     """Print the results: a table, or JSON with `results` and the folder."""
     rows = run.records("results")
     if json_:
-        print_json({"run": str(run.path), "results": rows, **more})
+        print_json({"run": str(run.path), "results": rows})
         return
     if rows:
         from lcprune.report.tables import result_table

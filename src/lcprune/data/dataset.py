@@ -18,7 +18,7 @@ from lcprune.data.augment import Augmentation
 from lcprune.data.decoded import DecodedSplit, decode
 from lcprune.data.files import FileSplit
 from lcprune.errors import DataError
-from lcprune.score import Judged, Score
+from lcprune.score import Score, Scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ Split = ArraySplit | DecodedSplit | FileSplit
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset(Judged):
+class Dataset(Scored):
     """Train, validation and test images, and how to turn them into network inputs.
 
     Attributes:

@@ -25,7 +25,7 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", 
 
 
 @dataclass(frozen=True)
-class Member:
+class TarEntry:
     """An image inside an uncompressed tar: where its bytes are."""
 
     archive: str
@@ -56,7 +56,7 @@ class FileSplit:
         bicubic: how images are resized, instead of bilinearly.
     """
 
-    paths: tuple[str | Member, ...]
+    paths: tuple[str | TarEntry, ...]
     labels: Tensor
     size: int = 224
     resize: int = 256
@@ -105,7 +105,7 @@ class FileSplit:
         path = self.paths[index]
         resample = image_module.Resampling.BICUBIC if self.bicubic else image_module.Resampling.BILINEAR
         try:
-            with image_module.open(path.content() if isinstance(path, Member) else path) as opened:
+            with image_module.open(path.content() if isinstance(path, TarEntry) else path) as opened:
                 image = opened.convert("RGB")
                 return image_module.merge("RGB", image.split()[::-1]) if self.bgr else image, resample
         except (OSError, SyntaxError, ValueError) as error:
@@ -194,12 +194,12 @@ def scan(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], Tensor]
     return tuple(paths), torch.tensor(labels, dtype=torch.int64)
 
 
-def image_sizes(split: FileSplit, most: int = 64) -> list[tuple[int, int]]:
+def image_sizes(split: FileSplit) -> list[tuple[int, int]]:
     """(width, height) of some images, from the first to the last; unreadable ones are left out."""
     sizes, opener = [], _pillow().open
-    for index in np.unique(np.linspace(0, len(split) - 1, most).astype(int)) if len(split) else ():
+    for index in np.unique(np.linspace(0, len(split) - 1, 64).astype(int)) if len(split) else ():
         path = split.paths[index]
-        source = path.content() if isinstance(path, Member) else path
+        source = path.content() if isinstance(path, TarEntry) else path
         with contextlib.suppress(OSError, SyntaxError, ValueError), opener(source) as image:
             sizes.append(image.size)
     return sizes

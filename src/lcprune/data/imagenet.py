@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from lcprune.data.dataset import Dataset
-from lcprune.data.files import SUFFIXES, FileSplit, Member, scan
+from lcprune.data.files import SUFFIXES, FileSplit, TarEntry, scan
 from lcprune.data.folders import IMAGENET_MEAN, IMAGENET_STD, Parts, class_names
 from lcprune.errors import DataError
 
@@ -67,7 +67,7 @@ def read(given: str) -> Dataset:
     convention = CONVENTIONS[options.get("input", "torchvision")]
     train, _, test, classes = _parts(path)
     size = int(options.get("size", 224))
-    usual = size if train.paths and isinstance(train.paths[0], Member) else size + _CROPPED_AWAY
+    usual = size if train.paths and isinstance(train.paths[0], TarEntry) else size + _CROPPED_AWAY
     resize = int(options.get("resize", usual))
     if not 1 <= size <= resize:
         raise DataError(f"imagenet:{given}: size={size} and resize={resize}: an input cannot be larger than its image")
@@ -142,7 +142,7 @@ def _some_classes(path: Path, names: list[str]) -> Parts:
 
 
 def _packed(tars: list[Path]) -> FileSplit:
-    found: list[tuple[int, Member]] = []
+    found: list[tuple[int, TarEntry]] = []
     for file in tars:
         try:
             with tarfile.open(file, "r:") as archive:
@@ -153,7 +153,7 @@ def _packed(tars: list[Path]) -> FileSplit:
             label = Path(entry.name).stem
             if not (label.isdecimal() and int(label) < _CLASSES):
                 raise DataError(f"{file} holds {entry.name}: expected K/CLASS.webp, CLASS a number below {_CLASSES}")
-            found.append((int(label), Member(str(file), entry.name, entry.offset_data, entry.size)))
+            found.append((int(label), TarEntry(str(file), entry.name, entry.offset_data, entry.size)))
     if not found:
         raise DataError(f"{tars[0]} holds no images: expected K/CLASS.webp")
     found.sort(key=lambda pair: (pair[0], pair[1].name))

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from lcprune.batches import Batch, as_batch, collate, draw, shape_of, to_device
 from lcprune.errors import DataError
-from lcprune.score import Judged, Score
+from lcprune.score import Score, Scored
 
 PARTS = ("train", "val", "test")
 _BATCH = 64  # samples: of arrays and data sets, when they are not trained on
@@ -87,7 +87,7 @@ class Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnData(Judged):
+class OwnData(Scored):
     """Train, validation and test parts of any task.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,11 +31,16 @@ class Shared:
         return self.value
 
 
-class Engine(ABC):
-    """Judges candidates and runs tasks; used as a context manager."""
+class Engine:
+    """Judges candidates and runs tasks; used as a context manager. All in this process, unless a subclass knows more.
 
-    name: str
-    workers: int
+    Attributes:
+        name: what users call it.
+        workers: how many judge candidates at the same time.
+    """
+
+    name = "local"
+    workers = 1
 
     def __enter__(self) -> Engine:
         return self
@@ -48,17 +52,16 @@ class Engine(ABC):
         """The search with its number of candidates asked for together: that of the workers, unless it says another."""
         return replace(search, together=search.together or self.workers)
 
-    @abstractmethod
     def evaluator(
         self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
     ) -> Evaluator:
         """What judges the candidates of a search; arguments as for `make_evaluator`."""
+        return make_evaluator(graph, samples, how, quick)
 
-    @abstractmethod
     def share(self, value: Any) -> Shared:
         """Make something large available to tasks: pass what comes back, and call its `get()` there."""
+        return Shared(value)
 
-    @abstractmethod
     def map(
         self,
         task: Callable[[Item], Any],
@@ -93,36 +96,15 @@ class Engine(ABC):
             title: of the progress bar.
             progress: show it.
         """
-
-
-class LocalEngine(Engine):
-    """This process alone."""
-
-    name, workers = "local", 1
-
-    def evaluator(
-        self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
-    ) -> Evaluator:
-        return make_evaluator(graph, samples, how, quick)
-
-    def share(self, value: Any) -> Shared:
-        return Shared(value)
-
-    def map(
-        self,
-        task: Callable[[Item], Any],
-        items: Sequence[Item],
-        *,
-        names: Sequence[str] | None = None,
-        gpus: float | None = None,
-        title: str = "tasks",
-        progress: bool = False,
-    ) -> Iterator[tuple[int, Any]]:
         with Progress(title, total=len(items), enabled=progress) as bar:
             for index, item in enumerate(items):
                 result = task(item)
                 bar.advance()
                 yield index, result
+
+
+class LocalEngine(Engine):
+    """This process alone."""
 
 
 def make_engine(engine: str | Engine | None = None, address: str | None = None, workers: int | None = None) -> Engine:

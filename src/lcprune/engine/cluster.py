@@ -18,8 +18,8 @@ from lcprune.engine.base import Engine, Item, Shared
 from lcprune.engine.crew import Crew
 from lcprune.engine.desk import Desk, DeskStore, wait_for
 from lcprune.engine.evaluator import CrewEvaluator
+from lcprune.engine.logs import LogListener
 from lcprune.engine.shares import default_workers, share
-from lcprune.engine.voices import LogListener
 from lcprune.engine.worker import Case, run_task
 from lcprune.errors import EngineError, MissingDependencyError, first_line
 from lcprune.evaluate import Evaluation
@@ -64,7 +64,7 @@ class RayEngine(Engine):
         self._asked = workers
         self._depth = 0
         self._ours = False
-        self._ear: LogListener | None = None
+        self._logs: LogListener | None = None
         self._crew: Crew | None = None
 
     def __enter__(self) -> RayEngine:
@@ -94,9 +94,9 @@ class RayEngine(Engine):
         if self._depth:
             return
         self.dismiss()
-        if self._ear is not None:
-            self._ear.close()
-            self._ear = None
+        if self._logs is not None:
+            self._logs.close()
+            self._logs = None
         if self._ours:
             import_ray().shutdown()
             self._ours = False
@@ -113,11 +113,11 @@ class RayEngine(Engine):
         return [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
 
     @property
-    def ear(self) -> LogListener:
-        """Hears what workers say."""
-        if self._ear is None:
-            self._ear = LogListener(import_ray().get_runtime_context().get_node_id())
-        return self._ear
+    def logs(self) -> LogListener:
+        """Receives the log lines of workers."""
+        if self._logs is None:
+            self._logs = LogListener(import_ray().get_runtime_context().get_node_id())
+        return self._logs
 
     def evaluator(
         self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
@@ -153,7 +153,7 @@ class RayEngine(Engine):
         shared = ray.put(task)
         calls = {
             function.options(name=label, **options).remote(
-                shared, item, label, self.ear.queue, self._threads(part.cpus)
+                shared, item, label, self.logs.queue, self._threads(part.cpus)
             ): index
             for index, (item, label) in enumerate(zip(items, labels, strict=True))
         }
@@ -161,14 +161,14 @@ class RayEngine(Engine):
             with Progress(title, total=len(items), enabled=progress) as bar:
                 while calls:
                     done, _ = ray.wait(list(calls), timeout=1.0)
-                    self.ear.listen()
+                    self.logs.listen()
                     for call in done:
                         index = calls.pop(call)
                         result = _result(call, labels[index])
                         bar.advance(last=labels[index])
                         yield index, result
         finally:
-            self.ear.listen(now=True)
+            self.logs.listen(now=True)
             for call in calls:  # somebody stopped early
                 ray.cancel(call, force=True)
 
@@ -190,7 +190,7 @@ class RayEngine(Engine):
 
     def _get_crew(self) -> Crew:
         if self._crew is None:
-            self._crew = Crew(self.workers, share(self.workers, self.machines(), self.gpus), self.ear)
+            self._crew = Crew(self.workers, share(self.workers, self.machines(), self.gpus), self.logs)
         return self._crew
 
     def _threads(self, cpus: int) -> int:

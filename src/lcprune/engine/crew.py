@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from lcprune.engine.logs import LogListener
 from lcprune.engine.shares import Share
-from lcprune.engine.voices import LogListener
 from lcprune.engine.worker import Answer, Worker
 from lcprune.errors import EngineError, first_line
 from lcprune.evaluate.race import Rival
@@ -48,12 +48,12 @@ class Crew:
     whoever is free. So a search goes on with fewer workers while a machine is missing, and with all when it is back.
     """
 
-    def __init__(self, count: int, part: Share, ear: LogListener) -> None:
+    def __init__(self, count: int, part: Share, logs: LogListener) -> None:
         import ray
 
         kind: Any = ray.remote(Worker)
         options = {"num_cpus": part.cpus, "num_gpus": part.gpus, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
-        self.ear = ear
+        self.logs = logs
         self.part = part
         self._actors = [kind.options(**options).remote() for _ in range(count)]
         self._places: dict[int, str] = {}
@@ -83,7 +83,7 @@ class Crew:
             if not self._calls and not self._queue:
                 raise EngineError("no candidate was submitted")
             done, _ = ray.wait([*self._calls, *self._starting], timeout=1.0)
-            self.ear.listen()
+            self.logs.listen()
             self._warn_if_alone()
             for reference in done:
                 if reference in self._starting:
@@ -155,7 +155,7 @@ class Crew:
             request.attempts += 1
             # In a list, so that the worker fetches the case only if it does not hold it.
             what = [request.case], request.selection, request.exact, request.rival
-            call = self._actors[number].loss.remote(f"worker {number}", self.ear.queue, *what)
+            call = self._actors[number].loss.remote(f"worker {number}", self.logs.queue, *what)
             self._calls[call] = number, request
 
     def _warn_if_alone(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import collate
-from lcprune.engine.voices import speaking, whereabouts
+from lcprune.engine.logs import speaking, whereabouts
 from lcprune.evaluate import Evaluation, Evaluator, make_evaluator
 from lcprune.evaluate.race import Parts, Rival
 

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from lcprune.evaluate import kernels
+from lcprune.graph.tail import Bounds, tail
 
 aten = torch.ops.aten
 
@@ -62,7 +63,7 @@ def joined(
     stride: list[int],
     padding: list[int],
     dilation: list[int],
-    bounds: tuple[float, float],
+    bounds: Bounds,
 ) -> Tensor:
     """clamp(convolution(x) + bias + other, *bounds), by whatever is fastest."""
     if x.is_cuda:
@@ -81,30 +82,18 @@ def joined(
 
 
 def _join(recorded: fx.GraphModule) -> int:
-    replaced = 0
-    for conv in [node for node in recorded.graph.nodes if _is_convolution(node)]:
-        last, other = conv, None
-        bounds: Any = (-math.inf, math.inf)
-        reader = _only_reader(last)
-        if reader is not None and _is_addition(reader):
-            (operand,) = (operand for operand in reader.args if operand is not last)
-            if _kind(operand) == _kind(conv):
-                last, other = reader, operand
-                reader = _only_reader(last)
-        if reader is not None and reader.target is aten.relu.default:
-            last, bounds = reader, (0.0, math.inf)
-        elif reader is not None and reader.target is aten.hardtanh.default and len(reader.args) == 3:
-            last, bounds = reader, reader.args[1:]
-        with recorded.graph.inserting_before(last):
-            arguments = (*conv.args[:3], other, conv.args[3], conv.args[4], conv.args[5], bounds)
+    convolutions = [node for node in recorded.graph.nodes if _is_convolution(node)]
+    for conv in convolutions:
+        nodes, other, bounds = tail(conv, _added, _bounds)
+        with recorded.graph.inserting_before(nodes[-1]):
+            arguments = (*conv.args[:3], other, *conv.args[3:6], bounds or (-math.inf, math.inf))
             new = recorded.graph.call_function(joined, arguments)
-        new.meta = dict(last.meta)
-        last.replace_all_uses_with(new)
-        recorded.graph.erase_node(last)
-        replaced += 1
+        new.meta = dict(nodes[-1].meta)
+        nodes[-1].replace_all_uses_with(new)
+        recorded.graph.erase_node(nodes[-1])
     recorded.graph.eliminate_dead_code()
     recorded.recompile()
-    return replaced
+    return len(convolutions)
 
 
 def _is_convolution(node: fx.Node) -> bool:
@@ -116,17 +105,19 @@ def _is_convolution(node: fx.Node) -> bool:
     return bool(len(stride) == 2 and not transposed and groups == 1)
 
 
-def _only_reader(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
+def _added(reader: fx.Node, conv: fx.Node) -> fx.Node | None:
+    if reader.target is not aten.add.Tensor or reader.kwargs:
+        return None
+    others = [operand for operand in reader.args if operand is not conv]
+    same = len(others) == 1 and isinstance(others[0], fx.Node) and _kind(others[0]) == _kind(conv)
+    return others[0] if same else None  # type: ignore[return-value]
 
 
-def _is_addition(node: fx.Node) -> bool:
-    return (
-        node.target is aten.add.Tensor
-        and not node.kwargs
-        and all(isinstance(operand, fx.Node) for operand in node.args)
-        and node.args[0] is not node.args[1]
-    )
+def _bounds(reader: fx.Node) -> Bounds | None:
+    if reader.target is aten.relu.default:
+        return 0.0, math.inf
+    clamps = reader.target is aten.hardtanh.default and len(reader.args) == 3
+    return reader.args[1:] if clamps else None  # type: ignore[return-value]
 
 
 def _kind(node: Any) -> tuple[Any, ...] | None:

@@ -39,7 +39,6 @@ def convolution(
     padding: Sequence[int] = (0, 0),
     dilation: Sequence[int] = (1, 1),
     bounds: tuple[float, float] = (-math.inf, math.inf),
-    config: tuple[int, ...] | None = None,
 ) -> Tensor:
     """clamp(convolution(x, weight) + bias + other, *bounds), without groups, in channels-last layout.
 
@@ -52,7 +51,6 @@ def convolution(
         padding: likewise.
         dilation: likewise.
         bounds: (0, inf) is ReLU, (0, 6) is ReLU6.
-        config: block sizes (rows, columns, depth), warps and stages, if not the usual ones.
     """
     last = torch.channels_last
     x, weight = x.contiguous(memory_format=last), weight.contiguous(memory_format=last)
@@ -63,7 +61,7 @@ def convolution(
     size = tuple((full + 2 * pad - dil * (taps - 1) - 1) // step + 1 for full, taps, step, pad, dil in axes)
     y = torch.empty((images, outputs, *size), dtype=x.dtype, device=x.device, memory_format=last)
     rows = images * size[0] * size[1]
-    in_rows, in_columns, in_depth, warps, stages = config or block_sizes(channels, outputs, x.dtype)
+    in_rows, in_columns, in_depth, warps, stages = block_sizes(channels, outputs, x.dtype)
     grid = (triton.cdiv(rows, in_rows), triton.cdiv(outputs, in_columns))
     _kernel()[grid](
         x, weight, y if bias is None else bias, y if other is None else other, y,

@@ -49,7 +49,10 @@ class RepairedBoard:
         for norm in statistics_of(self._model) if self._batch is not None else ():
             norm.momentum = 1.0  # the statistics of the batch, and nothing of the old ones
             norm.train()
-        self._folds = [_Fold(self._model, folded, *pair) for pair in pairs]
+        self._folds = [
+            (self._model.get_submodule(layer), self._model.get_submodule(norm), folded.get_submodule(layer))
+            for layer, norm in pairs
+        ]
         names = {f"{name}." for pair in pairs for name in pair}
         theirs = dict(folded.named_parameters(remove_duplicate=False)) | dict(folded.named_buffers())
         ours = dict(self._model.named_parameters(remove_duplicate=False)) | dict(self._model.named_buffers())
@@ -73,24 +76,16 @@ class RepairedBoard:
         if self._batch is not None:
             call(self._model, self._batch.inputs)
         for fold in self._folds:
-            fold.write()
+            _fold(*fold)
         for target, source in self._copies:
             target.copy_(source)
 
 
-class _Fold:
-    """A convolution and the batch norm behind it, folded again and again."""
-
-    def __init__(self, model: nn.Module, folded: nn.Module, layer: str, norm: str) -> None:
-        self.layer: Any = model.get_submodule(layer)
-        self.norm: Any = model.get_submodule(norm)
-        self.target: Any = folded.get_submodule(layer)
-
-    def write(self) -> None:
-        norm, layer = self.norm, self.layer
-        scale = torch.rsqrt(norm.running_var + norm.eps)
-        scale = scale if norm.weight is None else scale * norm.weight
-        mean = norm.running_mean if layer.bias is None else norm.running_mean - layer.bias
-        shift = -(mean * scale)
-        self.target.weight.copy_(layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)))
-        self.target.bias.copy_(shift if norm.bias is None else shift + norm.bias)
+def _fold(layer: Any, norm: Any, target: Any) -> None:
+    """Write a convolution with the batch norm behind it into another convolution."""
+    scale = torch.rsqrt(norm.running_var + norm.eps)
+    scale = scale if norm.weight is None else scale * norm.weight
+    mean = norm.running_mean if layer.bias is None else norm.running_mean - layer.bias
+    shift = -(mean * scale)
+    target.weight.copy_(layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)))
+    target.bias.copy_(shift if norm.bias is None else shift + norm.bias)

@@ -54,8 +54,6 @@ class ZeroingEvaluator(Evaluator):
         fold: whether to fold batch norm.
         capture: whether to capture a CUDA graph; of no effect off a GPU.
         channels_last: memory layout of images and weights; None chooses the faster one.
-        benchmark: let cuDNN time its algorithms first; faster, but losses may differ in the last digits
-            between runs.
         fuse: run convolutions together with the addition and ReLU behind them; None does so on a GPU.
         preparation: what candidates get before they are judged, in closed form; None judges them as they are cut.
 
@@ -72,14 +70,13 @@ class ZeroingEvaluator(Evaluator):
         fold: bool = True,
         capture: bool = True,
         channels_last: bool | None = None,
-        benchmark: bool = False,
         fuse: bool | None = None,
         preparation: Preparation | None = None,
     ) -> None:
         super().__init__(graph, batches, loss_fn)
         self.device = next(graph.model.parameters()).device
         self.precision = precision = bf16.settle(precision, self.device, SearchError)
-        self.benchmark, self.preparation = benchmark, preparation
+        self.preparation = preparation
         started = time.perf_counter()
         self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, preparation, fold)
         self.fallback.work = self.work
@@ -114,7 +111,7 @@ class ZeroingEvaluator(Evaluator):
             return self.fallback.compute(kept, rival)
         started = time.perf_counter()
         self.board.set(self._mask(kept))
-        with arithmetic(self.precision, self.benchmark), torch.inference_mode():
+        with arithmetic(self.precision), torch.inference_mode():
             if self._replay is not None:
                 graph, result = self._replay
                 graph.replay()
@@ -178,7 +175,7 @@ class ZeroingEvaluator(Evaluator):
         fused = Fused(self.model)
         few = pytree.tree_map(lambda leaf: leaf[:8], self._inputs[0].inputs)
         try:
-            with arithmetic(self.precision, self.benchmark), torch.inference_mode():
+            with arithmetic(self.precision), torch.inference_mode():
                 if agree(call(fused, few), call(self.model, few), 1e-4 if self.precision == "fp32" else 5e-2):
                     return fused
             logger.warning("convolutions are not fused: the fused network computes something else")
@@ -192,11 +189,7 @@ class ZeroingEvaluator(Evaluator):
             return mean_loss(self.forward, self._inputs, self.loss_fn)
 
         try:
-            with (
-                torch.cuda.device(self.device),
-                arithmetic(self.precision, self.benchmark),
-                torch.inference_mode(),
-            ):
+            with torch.cuda.device(self.device), arithmetic(self.precision), torch.inference_mode():
                 stream = torch.cuda.Stream(self.device)
                 stream.wait_stream(torch.cuda.current_stream(self.device))
                 with torch.cuda.stream(stream):  # libraries allocate and choose algorithms before the capture

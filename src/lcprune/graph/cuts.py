@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcprune.graph.channel_graph import Group
-
-Kept = list[NDArray[np.int64]]  # per group, the units that stay
+from lcprune.select import Kept
 
 
 def _any(groups: Sequence[Group], seed: int) -> Kept:

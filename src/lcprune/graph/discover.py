@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,9 +23,9 @@ from lcprune.graph.site import Site
 from lcprune.graph.values import Values
 
 Atoms = NDArray[np.int64]
-_RESULT = "_lcprune_result"
+_READERS = "_lcprune_readers"
 _LARGE = 1 << 16  # elements of a layer that is laid out over space too, such as a detector's answers for all boxes
-_LAYERS = frozenset({"aten::convolution", "aten::addmm", "aten::mm", "aten::linear"})
+_LAYERS = frozenset({"aten::convolution", "aten::addmm", "aten::mm"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,19 +113,6 @@ class Part:
     whole: Atoms
 
 
-@dataclass(eq=False)
-class Result:
-    """What one call of a layer with a weight gave.
-
-    Attributes:
-        module: the layer.
-        readers: operator and module of everything that reads it.
-    """
-
-    module: str
-    readers: list[tuple[str, str]] = field(default_factory=list)
-
-
 class Discover(LabelPass):
     """Collects edges between atoms, frozen atoms and everything that later steps ask for.
 
@@ -163,7 +150,8 @@ class Discover(LabelPass):
         self.parts: dict[tuple[Site, bytes, bytes], Part] = {}
         self.facts: dict[str, list[Fact]] = {}
         self.group_uses: list[tuple[str, Atoms]] = []
-        self.results: list[Result] = []
+        # Of every result of a layer with a weight: the layer, and operator and module of everything that reads it.
+        self.results: list[tuple[str, list[tuple[str, str]]]] = []
         self.norm_runs: Counter[str] = Counter()
         self._slices: dict[tuple[int, int], tuple[Tensor, str, dict[int, Tensor]]] = {}
         self._seen: set[tuple[str, int]] = set()
@@ -266,24 +254,23 @@ class Discover(LabelPass):
         if self.model.training:
             return
         for tensor in call.tensors:
-            made: Result | None = getattr(tensor, _RESULT, None)
-            if made is not None:
-                made.readers.append((call.name, self.module))
+            if hasattr(tensor, _READERS):
+                getattr(tensor, _READERS).append((call.name, self.module))
         if call.name in _LAYERS and isinstance(out, Tensor):
-            self.results.append(Result(self.module))
-            setattr(out, _RESULT, self.results[-1])
+            self.results.append((self.module, []))
+            setattr(out, _READERS, self.results[-1][1])
         elif "batch_norm" in call.name:
             self.norm_runs[self.module] += 1
 
     def norms(self) -> dict[str, str]:
         """Layer -> the batch norm that alone reads what it gives; both run once."""
-        runs = Counter(made.module for made in self.results)
+        runs = Counter(layer for layer, _ in self.results)
         found = {}
-        for made in self.results:
-            (operator, norm), *more = made.readers or [("", "")]
-            single = not more and runs[made.module] == 1 and self.norm_runs[norm] == 1
+        for layer, readers in self.results:
+            (operator, norm), *more = readers or [("", "")]
+            single = not more and runs[layer] == 1 and self.norm_runs[norm] == 1
             if single and "batch_norm" in operator:
-                found[made.module] = norm
+                found[layer] = norm
         return found
 
     def _fact(self, layer: Tensor) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from lcprune.graph.site import Site, current_site
 from lcprune.graph.values import Values, depends_on_values
 
 LABELS = "_lcprune_labels"
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class LabelPass(TorchDispatchMode):
@@ -141,6 +142,9 @@ class LabelPass(TorchDispatchMode):
     # -- dispatch -----------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if _is_composite(func):  # inside `torch.inference_mode` they come whole
+            with self:
+                return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
         self.operations += 1
         known = self.recalled(func, args, kwargs or {})
         call = self.call = known or self.prepare(Call(func, args, kwargs or {}, self.labels_of))
@@ -272,6 +276,12 @@ class LabelPass(TorchDispatchMode):
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         self.stack.pop()
+
+
+@cache
+def _is_composite(func: Any) -> bool:
+    """Whether an operator is made of others, which have rules of their own."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE))
 
 
 def _on_shapes(call: Call) -> bool:

@@ -84,7 +84,7 @@ class Replay(LabelPass):
         self._known: Result | None = None
         self._mixed: list[Atoms] = []  # by that operator, as sums
         self.wanted: Order = {}
-        self._axis_of = _AxisFinder(axes)
+        self._axes, self._starts = list(axes), np.array([axis.start for axis in axes], dtype=np.int64)
         kept = np.zeros(pairs.count, dtype=bool)
         kept[np.concatenate(list(order.values()) or [np.empty(0, np.int64)])] = True
         # What is left of every part that was taken by position, and of the axis it was taken from.
@@ -222,6 +222,13 @@ class Replay(LabelPass):
             raise Mismatch("a layer would need its channels in two orders at once", np.concatenate([delivered, mine]))
         self.wanted[key] = result
 
+    def _axis_of(self, atoms: Atoms) -> WeightAxis | None:
+        """The weight axis to which atoms belong, if it is one."""
+        if len(atoms) == 0 or atoms.min() < 0:
+            return None
+        found = np.unique(np.searchsorted(self._starts, atoms, side="right") - 1)
+        return self._axes[int(found[0])] if len(found) == 1 else None
+
     def tie(self, layer: Tensor, dims: Sequence[int]) -> Tensor:
         for dim in dims:
             if layer.shape[dim] > 1:
@@ -234,20 +241,6 @@ class Replay(LabelPass):
 def on_shapes(model: nn.Module) -> bool:
     """Whether a network runs without data: code that looks at values may loop more or less often over others."""
     return all(tensor.device.type == "meta" for tensor in model.parameters())
-
-
-class _AxisFinder:
-    """The weight axis to which atoms belong, if it is one."""
-
-    def __init__(self, axes: Sequence[WeightAxis]) -> None:
-        self.axes = list(axes)
-        self.starts = np.array([axis.start for axis in axes], dtype=np.int64)
-
-    def __call__(self, atoms: Atoms) -> WeightAxis | None:
-        if len(atoms) == 0 or atoms.min() < 0:
-            return None
-        found = np.unique(np.searchsorted(self.starts, atoms, side="right") - 1)
-        return self.axes[int(found[0])] if len(found) == 1 else None
 
 
 def involved(call: Any) -> Atoms:

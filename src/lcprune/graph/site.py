@@ -2,8 +2,8 @@
 
 What is taken by position (`x[:, :3]`) must be the same channels in a cut network. To compare, a place in the code
 needs a name that is the same in every pass. Nothing in PyTorch gives one, so it is read from Python's own stack:
-file, function and instruction of every frame between `Run.forward` and the operator. Two places on one line differ
-by their instruction; a loop passes the same place many times.
+file, function and instruction of every frame between `LabelPass.forward` and the operator. Two places on one line
+differ by their instruction; a loop passes the same place many times.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ option A: no weights, stride-2 subsampling, zero channels for the missing ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -62,20 +60,14 @@ class ResNet(nn.Module):
     ResNet-56 has 125.486 M MACs and 0.853 M parameters.
     """
 
-    def __init__(
-        self,
-        blocks: int,
-        widths: Sequence[int] = (16, 32, 64),
-        num_classes: int = 10,
-        in_channels: int = 3,
-    ) -> None:
+    def __init__(self, blocks: int, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(widths[0])
-        self.layer1 = _stage(widths[0], widths[0], blocks, stride=1)
-        self.layer2 = _stage(widths[0], widths[1], blocks, stride=2)
-        self.layer3 = _stage(widths[1], widths[2], blocks, stride=2)
-        self.linear = nn.Linear(widths[2], num_classes)
+        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = _stage(16, 16, blocks, stride=1)
+        self.layer2 = _stage(16, 32, blocks, stride=2)
+        self.layer3 = _stage(32, 64, blocks, stride=2)
+        self.linear = nn.Linear(64, num_classes)
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight)

@@ -24,16 +24,11 @@ class VGG(nn.Module):
         dropout: before the first two linear layers; 0 as in the usual CIFAR recipe with batch normalisation.
     """
 
-    def __init__(
-        self,
-        layout: tuple[tuple[int, ...], ...] = _LAYOUT,
-        num_classes: int = 10,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, num_classes: int = 10, dropout: float = 0.0) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         channels = 3
-        for stage in layout:
+        for stage in _LAYOUT:
             for width in stage:
                 layers += [
                     nn.Conv2d(channels, width, 3, padding=1, bias=False),

@@ -64,7 +64,7 @@ def search(records: Records) -> Figure | None:
         "color": field("network:N", scale=network_scale(rows), title=None),
     }
     scale = {"type": "log", "nice": False, "padding": 10}
-    axis = _decades(values, "difference")
+    axis = _decades(values)
     candidate = {
         **shared,
         "y": field("difference:Q", scale=scale, title="loss difference", axis=axis),
@@ -108,7 +108,7 @@ def metric(records: Records) -> Figure | None:
     metrics = list(dict.fromkeys(row["metric"] for row in values))
     scale = {"type": "log", "nice": False, "padding": 8}
     ticks = {"tickCount": 3, "format": "~g", "grid": False, "labelOverlap": "greedy", "labelSeparation": 8}
-    axis, legend = _decades(values, "difference"), {"orient": "right", "columns": 1}
+    axis, legend = _decades(values), {"orient": "right", "columns": 1}
     encoding = {
         "x": field("score:Q", scale=scale, title="metric", axis=ticks),
         "y": field("difference:Q", scale=scale, title="true loss difference", axis=axis),
@@ -180,9 +180,9 @@ def _prepared(records: Records, networks: Sequence[str]) -> str:
     )
 
 
-def _decades(rows: Sequence[Row], name: str) -> dict[str, Any]:
+def _decades(rows: Sequence[Row]) -> dict[str, Any]:
     """An axis with a line at every power of ten, and at 2 and 5 of them where there are few."""
-    low, high = (math.log10(choose(row[name] for row in rows)) for choose in (min, max))
+    low, high = (math.log10(choose(row["difference"] for row in rows)) for choose in (min, max))
     steps = (1,) if high - low > 2 else (1, 2, 5) if high - low > 1 else (1, 1.5, 2, 3, 4, 5, 6, 8)
     stride = max(1, round((high - low) / 7))
     powers = range(math.floor(low) - 1, math.ceil(high) + 1, stride)

@@ -179,7 +179,7 @@ def _facts(records: Records) -> str:
     cards = "".join(
         f"<div><dt>{name}</dt><dd>{value} <small>{html.escape(note)}</small></dd></div>" for name, value, note in facts
     )
-    return f'<dl class="facts">{cards}</dl>' if cards else ""
+    return f'<dl class="facts">{cards}</dl>'
 
 
 def _reached(row: Row) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gzip
 import importlib.util
-import logging
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any
 
 from lcprune.errors import MissingDependencyError
 from lcprune.files import atomic_write
+from lcprune.progress import say_once
 from lcprune.report.figure import Figure
 from lcprune.report.theme import vega_config
-
-logger = logging.getLogger("lcprune")
 
 MARK = "Made by lcprune"
 _MISSING = "vl-convert-python is not installed; it comes with: pip install lcprune[figures]"
@@ -26,7 +24,7 @@ def pictures() -> bool:
     """Whether figures can be made into PNG and SVG; where not, the log says once how to get them."""
     if importlib.util.find_spec("vl_convert") is not None:
         return True
-    _say_once(f"the report is without PNG and SVG files: {_MISSING}")
+    say_once(f"the report is without PNG and SVG files: {_MISSING}")
     return False
 
 
@@ -36,9 +34,9 @@ def svg(figure: Figure) -> str:
     return _vl_convert().vegalite_to_svg(spec)
 
 
-def png(drawn: str, scale: float = 2.0) -> bytes:
-    """Pixels of what `svg` drew; `scale` 2 is about 144 dots per inch."""
-    return _vl_convert().svg_to_png(drawn, scale=scale)
+def png(drawn: str) -> bytes:
+    """Pixels of what `svg` drew, about 144 to an inch."""
+    return _vl_convert().svg_to_png(drawn, scale=2)
 
 
 def write_figures(drawn: Mapping[str, str], folder: Path) -> None:
@@ -66,8 +64,3 @@ def _vl_convert() -> Any:
     except ImportError:
         raise MissingDependencyError(_MISSING) from None
     return vl_convert
-
-
-@functools.cache
-def _say_once(text: str) -> None:
-    logger.warning("%s", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from lcprune.evaluate import Evaluator
 from lcprune.evaluate.race import Parts, Rival
 from lcprune.select import Kept
 
@@ -15,18 +16,6 @@ class Judged(NamedTuple):
     loss: float
     cached: bool
     parts: Parts = ()
-
-
-class Judge(Protocol):
-    """What the loop needs of an evaluator."""
-
-    def loss(self, kept: Kept, rival: Rival | None = None) -> float: ...
-
-    def parts(self, kept: Kept) -> Parts: ...
-
-    def knows(self, kept: Kept) -> bool: ...
-
-    def remember(self, kept: Kept, loss: float, parts: Parts = (), stopped: bool = False) -> None: ...
 
 
 @runtime_checkable
@@ -49,7 +38,7 @@ class Judges(Protocol):
 class InTurn:
     """One judge for all: a candidate is judged when its loss is wanted."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Evaluator) -> None:
         self.judge = judge
         self._waiting: dict[int, tuple[Kept, Rival | None]] = {}
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from lcprune.cost import Cost
 from lcprune.errors import SearchError
+from lcprune.evaluate import Evaluator
 from lcprune.evaluate.race import Rival, stopped_early
 from lcprune.progress import Progress
 from lcprune.search.config import Search
-from lcprune.search.judges import InTurn, Judge, Judges
+from lcprune.search.judges import InTurn, Judges
 from lcprune.search.records import History, Record, Records
 from lcprune.search.samplers import Sampler
 from lcprune.search.space import FloatArray
@@ -68,7 +69,7 @@ def objective(full_loss: float, loss: float, signed: bool = False) -> float:
 def run_search(
     sampler: Sampler,
     select: Callable[[FloatArray], Kept],
-    judge: Judge | Judges,
+    judge: Evaluator | Judges,
     cost: Cost,
     search: Search,
     full_loss: float,
@@ -76,7 +77,6 @@ def run_search(
     progress: bool = False,
     precise: Callable[[Kept], float] | None = None,
     signed: bool = False,
-    title: str = "search",
 ) -> Found:
     """Judge `search.total` candidates, or fewer if `search.patience` runs out.
 
@@ -94,7 +94,7 @@ def run_search(
     """
     judges = judge if isinstance(judge, Judges) else InTurn(judge)
     loop = _Loop(sampler, select, judges, cost, search, full_loss, records, signed)
-    with Progress(title, total=search.total, enabled=progress) as bar:
+    with Progress("search", total=search.total, enabled=progress) as bar:
         try:
             while loop.ask():
                 record = loop.tell()

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lcprune.cost import Cost
 from lcprune.errors import BudgetError
 from lcprune.limit import LATENCY, Limit, Written, format_count
 
 _UNITS = {"macs": " MACs", "params": " parameters", LATENCY: " ms"}
-
-
-class CostModel(Protocol):
-    """What selection needs of a cost: `lcprune.cost.Cost` is one."""
-
-    names: tuple[str, ...]
-    sizes: NDArray[np.int64]
-
-    def macs(self, counts: Any) -> Any: ...
-
-    def params(self, counts: Any) -> Any: ...
 
 
 class Extra(NamedTuple):
@@ -97,7 +87,7 @@ class Limits:
     def __bool__(self) -> bool:
         return self.macs is not None or self.params is not None or bool(self.extra)
 
-    def bounds(self, cost: CostModel) -> tuple[Bound, ...]:
+    def bounds(self, cost: Cost) -> tuple[Bound, ...]:
         """The limits made absolute for one network.
 
         Args:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lcprune.cost import Cost
 from lcprune.errors import ConfigError, MetricError, SearchError
-from lcprune.select.limits import Bound, CostModel, Limits, unreachable
+from lcprune.select.limits import Bound, Limits, unreachable
 from lcprune.select.schedules import match_fractions
 
 Counts = NDArray[np.int64]
@@ -33,7 +34,7 @@ class Ranking:
     Args:
         scores: one array (units,) per group, in the order of `cost.names`; a higher score is kept longer, and
             of equal ones the first goes first.
-        cost: what kept counts cost; has `names`, `sizes`, `macs(counts)` and `params(counts)`.
+        cost: what kept counts cost.
         min_keep: fraction of each group's units that always stays, rounded up; at least one unit does.
         multiple_of: cut widths are multiples of this. A group may also stay whole, and does if it has no
             smaller multiple above its floor.
@@ -50,7 +51,7 @@ class Ranking:
     def __init__(
         self,
         scores: Sequence[ArrayLike],
-        cost: CostModel,
+        cost: Cost,
         min_keep: float = 0.10,
         multiple_of: int = 1,
         floors: ArrayLike | None = None,

@@ -28,7 +28,7 @@ _WARMUP_STEPS = 4  # cuDNN chooses its kernels and the allocator settles before 
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Trained:
     """Parameters that are updated alike.
 
     Attributes:
@@ -104,10 +104,10 @@ class Stepper:
         if capture:
             self._capture()
 
-    def _parts(self, groups: list[tuple[list[nn.Parameter], float]]) -> list[Part]:
+    def _parts(self, groups: list[tuple[list[nn.Parameter], float]]) -> list[Trained]:
         """The parameters by how they are updated."""
         buffers = iter(self.momentum)
-        return [Part([*params], [*islice(buffers, len(params))], rate, self.recipe) for params, rate in groups]
+        return [Trained([*params], [*islice(buffers, len(params))], rate, self.recipe) for params, rate in groups]
 
     def start(self, epoch: int, step: int) -> None:
         """Prepare for an epoch, from the given step on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from lcprune.graph.labels import Labels, varying
@@ -261,22 +260,3 @@ def _batched(
     elif batch_layers:
         run.freeze(batch_layers[0], "is multiplied with an axis of fixed size")
     return result
-
-
-@rule("linear", contracts=True, always=True)
-def linear(run: LabelPass, call: Call, out: Any) -> Outcome:
-    """Only where a backend keeps the linear layer whole."""
-    x, weight = call.tensors[:2]
-    labels_x, labels_w = call.labels[:2]
-    inner_x, rest = _sides(run, labels_x, x.ndim - 1)
-    inner_w, outer = _along(run, labels_w, 1, weight), _along(run, labels_w, 0, weight)
-    _contract_pair(run, inner_x, labels_x, inner_w, labels_w)
-    run.contraction(labels_w, weight.shape, (0, 1), x.numel() // x.shape[-1], rest)
-    layers = [torch.squeeze(layer) if layer.ndim > out.ndim else layer for layer in rest]
-    if outer is not None:
-        layer = outer.reshape([1] * (out.ndim - 1) + [-1])
-        if len(call.tensors) > 2:
-            for rider in call.labels[2].layers:
-                layer = run.meet(layer, rider.reshape(layer.shape), follower=1)
-        layers.append(layer)
-    return Labels(tuple(layers))

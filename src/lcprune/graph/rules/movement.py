@@ -123,7 +123,7 @@ def view(run: LabelPass, call: Call, out: Any) -> Outcome:
     for layer in call.labels[0].layers:
         moved, blocks = reshape_layer(layer, call.input.shape, out.shape)
         if moved is None:
-            run.freeze(layer, "is laid out anew while there are no elements that would show how")
+            run.freeze(layer, "is laid out again while there are no elements that would show how")
             continue
         for block in blocks:
             grid = [dim for dim in block if moved.shape[dim] > 1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from lcprune.errors import TuneError
+from lcprune.graph.tail import Bounds, tail
 from lcprune.tune.fleet import functions
 from lcprune.tune.fleet.modules import FleetBatchNorm2d, FleetConv2d, FleetLinear, conv_norm
 
@@ -62,15 +62,8 @@ def _made(name: str, module: nn.Module, members: int) -> nn.Module | None:
     return None
 
 
-@dataclass
-class _Join:
-    """Nodes of a graph that are done together, when the last of them comes."""
-
-    x: fx.Node
-    conv: str
-    norm: str
-    other: fx.Node | None = None
-    top: float = 0.0  # of the ReLU; 0 for none
+# The input, what is added, the layers, and the top of the ReLU, 0 for none: done at once when the last node comes.
+_Join = tuple[fx.Node, fx.Node | None, FleetConv2d, FleetBatchNorm2d, float]
 
 
 class _Runner(fx.Interpreter):
@@ -90,55 +83,44 @@ class _Runner(fx.Interpreter):
         if fused and n in self.absorbed:
             return None
         if fused and n in self.joined:
-            join = self.joined[n]
-            other = None if join.other is None else self.env[join.other]
-            conv, norm = self.module.get_submodule(join.conv), self.module.get_submodule(join.norm)
-            return conv_norm(self.env[join.x], other, conv, norm, join.top)  # type: ignore[arg-type]
+            x, other, conv, norm, top = self.joined[n]
+            return conv_norm(self.env[x], None if other is None else self.env[other], conv, norm, top)
         return super().run_node(n)
 
 
 def _joins(network: nn.Module, graph: fx.Graph) -> tuple[dict[fx.Node, _Join], set[fx.Node]]:
     joined: dict[fx.Node, _Join] = {}
     absorbed: set[fx.Node] = set()
-    order = {node: place for place, node in enumerate(graph.nodes)}
 
     def layer(node: Any) -> nn.Module | None:
         good = isinstance(node, fx.Node) and node.op == "call_module"
         return network.get_submodule(str(node.target)) if good else None
 
     for node in graph.nodes:
-        if not isinstance(layer(node), FleetBatchNorm2d) or not isinstance(layer(node.args[0]), FleetConv2d):
+        norm = layer(node)
+        if not isinstance(norm, FleetBatchNorm2d):
             continue
-        conv_node = node.args[0]
-        conv = layer(conv_node)
-        assert isinstance(conv, FleetConv2d)
-        if len(conv_node.users) > 1 or conv.bias is not None:
+        before = node.args[0]
+        conv = layer(before)
+        if not isinstance(conv, FleetConv2d) or len(before.users) > 1 or conv.bias is not None:
             continue
-        join = _Join(conv_node.args[0], str(conv_node.target), str(node.target))
-        last, inner = node, {conv_node}
-        after = _only_user(last)
-        if after is not None and after.target in (operator.add, torch.add, "add") and len(after.args) == 2:
-            other = after.args[1] if after.args[0] is last else after.args[0]
-            # What is added must be there by then, and not be another sequence that waits for this addition.
-            if isinstance(other, fx.Node) and other is not last and order[other] < order[after] and not after.kwargs:
-                join.other, last, inner = other, after, inner | {last}
-        after = _only_user(last)
-        top = 0.0 if after is None else _top(after, layer(after))
-        if after is not None and top:
-            join.top, last, inner = top, after, inner | {last}
-        if join.other in absorbed or last in joined:
-            continue
-        joined[last] = join
-        absorbed |= inner
+        nodes, other, bounds = tail(node, _added, lambda reader: _bounds(reader, layer(reader)))
+        # What is added may be another sequence, which waits for this addition.
+        if other not in absorbed and nodes[-1] not in joined:
+            joined[nodes[-1]] = (before.args[0], other, conv, norm, bounds[1] if bounds else 0.0)
+            absorbed |= {before, *nodes[:-1]}
     return joined, absorbed
 
 
-def _only_user(node: fx.Node) -> fx.Node | None:
-    return next(iter(node.users)) if len(node.users) == 1 else None
+def _added(reader: fx.Node, norm: fx.Node) -> fx.Node | None:
+    if reader.target not in (operator.add, torch.add, "add") or len(reader.args) != 2 or reader.kwargs:
+        return None
+    other = reader.args[1] if reader.args[0] is norm else reader.args[0]
+    return other if isinstance(other, fx.Node) and other is not norm else None
 
 
-def _top(node: fx.Node, layer: nn.Module | None) -> float:
-    """The upper bound of a ReLU; 0 for any other node."""
+def _bounds(node: fx.Node, layer: nn.Module | None) -> Bounds | None:
     if isinstance(layer, nn.ReLU6) or node.target is functional.relu6:
-        return 6.0
-    return math.inf if isinstance(layer, nn.ReLU) or node.target in (functional.relu, torch.relu, "relu") else 0.0
+        return 0.0, 6.0
+    relu = isinstance(layer, nn.ReLU) or node.target in (functional.relu, torch.relu, "relu")
+    return (0.0, math.inf) if relu else None

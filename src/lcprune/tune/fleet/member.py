@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class KeptState:
+class MemberState:
     """A member's part of what the fleet's stepper keeps, under the names of a stepper of its own."""
 
     momentum: list[Tensor]
@@ -63,7 +63,7 @@ class FleetMember(Training):
         own = dict(self.model.named_parameters())
         momentum = [torch.zeros_like(own[name]) for name in self.trained_names if self.recipe.momentum]
         losses = torch.zeros(feed.steps, device=self.world.device)
-        self.stepper: Stepper = KeptState(  # type: ignore[assignment]
+        self.stepper: Stepper = MemberState(  # type: ignore[assignment]
             momentum, losses, torch.zeros(1, dtype=torch.int64, device=self.world.device)
         )
         file = self._checkpoint_file()
@@ -95,7 +95,7 @@ class FleetMember(Training):
             state[name][self.number].copy_(self.layout.scatter(name, tensor))
 
     @torch.no_grad()
-    def push_kept(self, momentum: Mapping[str, Tensor], stepper: FleetStepper) -> None:
+    def push_momentum(self, momentum: Mapping[str, Tensor], stepper: FleetStepper) -> None:
         """Likewise its momentum, and what is known of the epoch under way."""
         for name, tensor in zip(self.trained_names, self.stepper.momentum, strict=False):
             momentum[name][self.number].copy_(self.layout.scatter(name, tensor))

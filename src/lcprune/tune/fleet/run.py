@@ -103,7 +103,7 @@ class Fleet(Loop):
         capture = device.type == "cuda" and recipe.cuda_graph and self.place.epoch < recipe.epochs
         self.stepper: FleetStepper = FleetStepper(self.network, self.feed, recipes, groups, self.teacher, capture)
         for member in self.members:
-            member.push_kept(self._momentum(), self.stepper)
+            member.push_momentum(self._momentum(), self.stepper)
 
     def _take_place(self) -> None:
         places = [(member.place.epoch, member.place.step) for member in self.members]

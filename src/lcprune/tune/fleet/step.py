@@ -13,7 +13,7 @@ from lcprune.errors import TuneError
 from lcprune.tune.feed import ResidentFeed
 from lcprune.tune.loss import member_losses
 from lcprune.tune.recipe import Recipe
-from lcprune.tune.step import Part, Stepper
+from lcprune.tune.step import Stepper, Trained
 
 
 class FleetFeed(ResidentFeed):
@@ -79,7 +79,7 @@ class FleetStepper(Stepper):
         if capture:
             self._capture()
 
-    def _parts(self, groups: list[tuple[list[nn.Parameter], float]]) -> list[Part]:
+    def _parts(self, groups: list[tuple[list[nn.Parameter], float]]) -> list[Trained]:
         whole = super()._parts(groups)
         if self.alike:
             return whole
@@ -89,7 +89,7 @@ class FleetStepper(Stepper):
             self.shares += zip(params, shares, strict=True)
             for number, (recipe, rate) in enumerate(zip(self.recipes, rates, strict=True)):
                 momentum = [buffer[number] for buffer in part.momentum]
-                parts.append(Part([own[number] for own in shares], momentum, rate, recipe))
+                parts.append(Trained([own[number] for own in shares], momentum, rate, recipe))
         return parts
 
     def _update(self) -> None:

@@ -22,7 +22,7 @@ def fits(images: Tensor, weight: Tensor, stride: int, padding: int) -> bool:
 
 def convolution(
     x: Tensor, weight: Tensor, stride: int, padding: int, up: int = 1, size: tuple[int, int] | None = None,
-    sums: bool = False, config: tuple[int, ...] | None = None,
+    sums: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Convolve each member's images with its weights.
 
@@ -33,7 +33,6 @@ def convolution(
         up: spread the images so far apart before, with zeros in between; 2 makes the gradient of stride 2.
         size: height and width of the result where they do not follow.
         sums: add up the result and its squares per member, block and channel.
-        config: rows, columns and depth of a block, warps and stages.
 
     Returns:
         (members * batch, out, height, width), and float32 (members, blocks, 2, out) where asked for.
@@ -43,7 +42,7 @@ def convolution(
     out = size or tuple((side + 2 * padding - taps) // stride + 1 for side in (height, width))
     y = torch.empty((x.shape[0], outputs, *out), dtype=x.dtype, device=x.device, memory_format=LAST)
     rows = x.shape[0] // members * out[0] * out[1]
-    in_rows, columns, depth, warps, stages = config or block_sizes(channels, outputs)
+    in_rows, columns, depth, warps, stages = block_sizes(channels, outputs)
     grid = (triton.cdiv(rows, in_rows), triton.cdiv(outputs, columns), members)
     part = torch.empty((members, grid[0], 2, outputs), dtype=torch.float32, device=x.device) if sums else None
     compiled(_convolution)[grid](
@@ -54,15 +53,13 @@ def convolution(
     return y, part
 
 
-def weight_gradient(
-    dy: Tensor, x: Tensor, members: int, taps: int, stride: int, padding: int, config: tuple[int, ...] | None = None
-) -> Tensor:
+def weight_gradient(dy: Tensor, x: Tensor, members: int, taps: int, stride: int, padding: int) -> Tensor:
     """The gradient of the weights, (members, out, taps, taps, channels) in float32."""
     outputs, channels = dy.shape[1], x.shape[1]
     height, width = dy.shape[2:]
     rows = dy.shape[0] // members * height * width
     wide = taps * channels
-    in_rows, depth, columns, each, warps, stages = config or gradient_sizes(wide, outputs, rows)
+    in_rows, depth, columns, each, warps, stages = gradient_sizes(wide, outputs, rows)
     blocks = triton.cdiv(rows, each)
     cells = triton.cdiv(wide, depth) * triton.cdiv(outputs, columns)
     part = torch.empty((members, blocks, outputs, taps, taps, channels), dtype=torch.float32, device=x.device)
