@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,21 @@ from lcprune.errors import TraceError
 
 # Attribute of a network that `models.build` or `load` made: how to build it again, as plain JSON. Plans say it, too.
 ORIGIN = "_lcprune_origin"
+
+P, R = ParamSpec("P"), TypeVar("R")
+
+
+def trainable(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose tensors can be trained, even if it is called inside `torch.inference_mode`."""
+
+    @functools.wraps(function)
+    def outside(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode(False):
+            return function(*args, **kwargs)
+
+    return outside
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

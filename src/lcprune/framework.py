@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from lcprune.choosing import methods
+from lcprune.copies import trainable
 from lcprune.errors import ConfigError
 from lcprune.graph import ChannelGraph
 from lcprune.latency.clock import Clock
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from lcprune.plan import Plan
 
 
+@trainable
 def prune(
     model: nn.Module | ChannelGraph,
     example_inputs: Any = None,

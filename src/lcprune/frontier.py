@@ -18,6 +18,7 @@ from torch import nn
 from lcprune.batches import arithmetic, collate
 from lcprune.choosing import methods as registry
 from lcprune.compensations import LEARN, choose
+from lcprune.copies import trainable
 from lcprune.errors import ConfigError
 from lcprune.evaluate import CUT
 from lcprune.evaluate.evaluator import mean_loss
@@ -126,6 +127,7 @@ class Frontier:
         return tuple(point for point in self.points if point.method == method)
 
 
+@trainable
 def pareto(
     model: nn.Module | ChannelGraph,
     example_inputs: Any = None,

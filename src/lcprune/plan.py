@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.copies import ORIGIN, named_tensors, unwrap
+from lcprune.copies import ORIGIN, named_tensors, trainable, unwrap
 from lcprune.errors import PlanError
 from lcprune.files import atomic_write
 from lcprune.summary import headline, plan_html, plan_text
@@ -66,6 +66,7 @@ class Plan:
         """What every layer has before and after, what is saved, and what stays and why, as text."""
         return plan_text(self)
 
+    @trainable
     def apply(self, model: nn.Module) -> nn.Module:
         """Cut a freshly built (or trained) network of the same architecture.
 

@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from lcprune.choosing import methods
+from lcprune.copies import trainable
 from lcprune.errors import ConfigError, PlanError
 from lcprune.framework import cut
 from lcprune.graph import ChannelGraph, trace
@@ -31,6 +32,7 @@ STEPS = 3
 Tune = Callable[[nn.Module], "nn.Module | None"]
 
 
+@trainable
 def prune_in_steps(
     model: nn.Module | ChannelGraph,
     example_inputs: Any = None,

@@ -131,6 +131,18 @@ def test_inference_mode_changes_nothing() -> None:
         assert lcprune.verify(graph.model, graph.plan(kept), x).ok
 
 
+def test_what_is_cut_inside_inference_mode_can_be_trained() -> None:
+    x = torch.randn(8, 3, 8, 8)
+    model = Inferring().eval()
+    with torch.inference_mode():
+        result = lcprune.prune(model, x, macs="60%", method="naive", data=[x], progress=False)
+        fresh = result.plan.apply(model)
+        again = lcprune.repair(model, result.plan, [x], progress=False)
+        front = lcprune.pareto(model, x, macs=["80%", "60%"], methods=["naive"], data=[x], progress=False)
+    for network in (result.model, fresh, again, *(point.model for point in front.points)):
+        network.train()(x).sum().backward()
+
+
 def test_groups_of_one_size_are_cut_to_different_numbers() -> None:
     """Otherwise nobody sees that code takes the length of one for that of another."""
     model = nn.Sequential(*(nn.Conv2d(3 if i == 0 else 6, 6, 1) for i in range(5)))

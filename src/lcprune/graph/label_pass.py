@@ -144,7 +144,7 @@ class LabelPass(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if _is_composite(func):  # inside `torch.inference_mode` they come whole
             with self:
-                return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
+                return func.decompose(*args, **(kwargs or {}))
         self.operations += 1
         known = self.recalled(func, args, kwargs or {})
         call = self.call = known or self.prepare(Call(func, args, kwargs or {}, self.labels_of))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, arithmetic, check_samples, check_weights, collate, draw, together
-from lcprune.copies import copy_to_run, copy_with, named_tensors, unwrap
+from lcprune.copies import copy_to_run, copy_with, named_tensors, trainable, unwrap
 from lcprune.errors import ConfigError, DataError
 from lcprune.graph.skeleton import untouched
 from lcprune.plan import Plan
@@ -79,6 +79,7 @@ class Repair:
         )
 
 
+@trainable
 def repair(
     model: nn.Module,
     plan: Plan,

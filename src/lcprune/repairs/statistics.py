@@ -16,14 +16,6 @@ def statistics_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     return [norm for norm in norms if norm.track_running_stats]
 
 
-def by_batch_(model: nn.Module) -> nn.Module:
-    """Let batch norms use the statistics of each batch in evaluation mode too, in place; gives the network back."""
-    for norm in statistics_of(model):
-        norm.track_running_stats = False
-        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-    return model
-
-
 @torch.no_grad()
 def renew_statistics(model: nn.Module, batches: Sequence[Batch]) -> None:
     """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode.
