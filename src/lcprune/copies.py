@@ -16,7 +16,8 @@ from lcprune.errors import TraceError
 # Attribute of a network that `models.build` or `load` made: how to build it again, as plain JSON. Plans say it, too.
 ORIGIN = "_lcprune_origin"
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def trainable(function: Callable[P, R]) -> Callable[P, R]:
