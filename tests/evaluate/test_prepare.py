@@ -15,7 +15,7 @@ from lcprune.batches import collate, draw
 from lcprune.evaluate import Evaluation, make_evaluator
 from lcprune.repairs.moments import measure
 from lcprune.repairs.stand_ins import stand_in
-from lcprune.repairs.statistics import renew_statistics
+from lcprune.repairs.statistics import Renewal, renew_statistics
 from lcprune.repairs.wiring import look
 from searching import searching
 
@@ -71,21 +71,38 @@ def test_candidates_are_judged_as_the_networks_that_a_repair_makes(after, evalua
     # Those that a repair was fitted to do not judge it.
     first, others = collate(samples, 120)
     fitted, judging = (first, others) if after == "repair" else (first, collate(samples, 240)[0])
+    whole = copy.deepcopy(trained.model).eval()
+    renewal = Renewal(whole, [collate(samples, 64)[0]])
     rng = np.random.default_rng(5)
     for _ in range(3):
         kept = [np.sort(rng.permutation(g.size)[: rng.integers(1, g.size + 1)]) for g in trained.graph.groups]
         plan = trained.graph.plan(kept)
         small = plan.apply(trained.graph.model).eval()
         if after == "repair":
-            wiring = look(copy.deepcopy(trained.model).eval(), plan, fitted.inputs[:2])
-            whole = copy.deepcopy(trained.model).eval()
+            wiring = look(whole, plan, fitted.inputs[:2])
             with torch.no_grad():
                 stand_in(whole, small, wiring.sites, measure(whole, wiring.sites, [fitted]))
-        renew_statistics(small, [fitted if after == "repair" else collate(samples, 128)[0]])
+        renewal(small, plan)
         with torch.no_grad():
             expected = float(cross_entropy(small(judging.inputs), judging.target))
         assert judge.loss(kept) == pytest.approx(expected, rel=2e-3)
     assert judge.work.sliced == (3 if evaluator == "slice" else 0)
+
+
+def test_a_few_images_serve_better_than_by_their_own_statistics(trained, digits) -> None:
+    """What they have by chance is taken off again."""
+    graph, (others,) = trained.graph, collate(draw(digits.train, 1000, seed=1), 1000)
+    plan = graph.plan([np.arange(max(1, group.size // 8), group.size) for group in graph.groups])
+    losses: dict[str, list[float]] = {"own": [], "renewed": []}
+    for seed in range(6):
+        (few,) = collate(draw(digits.train, 12, seed=seed), 12)
+        own, renewed = plan.apply(graph.model).eval(), plan.apply(graph.model).eval()
+        renew_statistics(own, [few])
+        Renewal(copy.deepcopy(graph.model).eval(), [few])(renewed, plan)
+        for name, model in (("own", own), ("renewed", renewed)):
+            with torch.no_grad():
+                losses[name].append(float(cross_entropy(model(others.inputs), others.target)))
+    assert np.mean(losses["renewed"]) < np.mean(losses["own"])
 
 
 @pytest.mark.parametrize("evaluator", ["slice", "zero"])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("lcprune")
 
 _CPU_BATCH = 64
+_CPU_BYTES = 2**24  # of a layer's output: larger ones are new pages every time, which take as long as the arithmetic
 _GPU_SHARE = 0.5  # of the free memory, for what layers write
 _LIVE = 6  # outputs as large as the largest that a forward pass keeps at once, at most
 _MOST_ELEMENTS = 2**31 - 1  # per tensor: beyond, libraries change to slower kernels or refuse
@@ -69,13 +70,14 @@ def make_evaluator(
 
 def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:
     """Images per forward pass: what fits a GPU's memory, or a CPU's caches."""
+    cost = graph.cost
+    largest = cost.largest or 1.0
     if device.type != "cuda":
         # Equal shares for all threads, which take whole batches of a stage.
         threads, stage = torch.get_num_threads(), min(images, stage_size(images))
-        rounds = -(-stage // (_CPU_BATCH * threads))
+        most = max(1, min(_CPU_BATCH, int(_CPU_BYTES / (4 * largest))))
+        rounds = -(-stage // (most * threads))
         return max(1, -(-stage // (rounds * threads)))
     free, _ = torch.cuda.mem_get_info(device)
-    cost = graph.cost
-    largest = cost.largest or 1.0
     live = min(float(cost.activations(cost.sizes)), _LIVE * largest) or 1.0
     return int(min(images, max(1.0, _GPU_SHARE * free / (4 * live)), max(1.0, _MOST_ELEMENTS / largest)))

@@ -15,17 +15,18 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, arithmetic, together
+from lcprune.copies import copy_to_run
 from lcprune.evaluate.evaluation import CUT, REPAIR, Evaluation
 from lcprune.plan import Plan
 from lcprune.repairs.quick import QuickRepair
-from lcprune.repairs.statistics import renew_statistics, statistics_of
+from lcprune.repairs.statistics import Renewal, statistics_of
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
 MEASURED = 1000  # images, at most, that moments are measured on
 _PART = 100
-STATISTICS = 128  # images, at most, that new statistics are taken from
+STATISTICS = 64  # images, at most, that new statistics are taken from
 
 
 class Preparation:
@@ -39,7 +40,7 @@ class Preparation:
 
     Attributes:
         quick: gives stand-ins; None if candidates get none.
-        batch: images that new statistics are taken from; None if candidates keep theirs.
+        renewal: gives new statistics; None if candidates keep theirs.
     """
 
     def __init__(
@@ -48,15 +49,18 @@ class Preparation:
         self.batches, self.how = batches, how
         self.quick = (quick or measured(graph, batches)) if how.after == REPAIR else None
         renews = how.after != CUT and sum(batch.size for batch in batches) > 1 and bool(statistics_of(graph.model))
-        self.batch = together(_first(batches, STATISTICS)) if renews else None
+        self.renewal = None
+        if renews:
+            with arithmetic():
+                self.renewal = Renewal(copy_to_run(graph.model), [together(_first(batches, STATISTICS))])
 
     def __call__(self, model: nn.Module, plan: Plan) -> None:
         """Prepare a cut network, in place."""
         with arithmetic():
             if self.quick is not None:
                 self.quick(model, plan)
-            if self.batch is not None:
-                renew_statistics(model, [self.batch])
+            if self.renewal is not None:
+                self.renewal(model, plan)
         if self.how.prepare is not None:
             self.how.prepare(model, self.batches)
         model.eval()

@@ -15,7 +15,6 @@ from lcprune.batches import call
 from lcprune.evaluate.prepare import Preparation
 from lcprune.evaluate.switchboard import Switchboard, read_positions
 from lcprune.repairs.masked import MaskedStandIns
-from lcprune.repairs.statistics import statistics_of
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -41,14 +40,11 @@ class RepairedBoard:
     ) -> None:
         self._model = copy.deepcopy(graph.model).eval().requires_grad_(False)
         units = {name: unit for name, (_, unit) in read_positions(graph, self._model).items()}
-        quick, self._batch = preparation.quick, preparation.batch
+        quick, self._renewal = preparation.quick, preparation.renewal
         # First: it remembers whole weights. What it does not write, the switchboard silences.
         self._switches = Switchboard(graph, self._model)
         self._stand_ins = None if quick is None else MaskedStandIns(quick, self._model, units)
         self.units = self._switches.units
-        for norm in statistics_of(self._model) if self._batch is not None else ():
-            norm.momentum = 1.0  # the statistics of the batch, and nothing of the old ones
-            norm.train()
         self._folds = [
             (self._model.get_submodule(layer), self._model.get_submodule(norm), folded.get_submodule(layer))
             for layer, norm in pairs
@@ -73,8 +69,9 @@ class RepairedBoard:
         self._switches.write()
         if self._stand_ins is not None:
             self._stand_ins.write()
-        if self._batch is not None:
-            call(self._model, self._batch.inputs)
+        if self._renewal is not None:
+            with self._renewal.renewing(self._model, {}, [0]):
+                call(self._model, self._renewal.batches[0].inputs)
         for fold in self._folds:
             _fold(*fold)
         for target, source in self._copies:

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.batches import Batch, call
+from lcprune.batches import Batch, call, together
 from lcprune.repairs.layers import groups_of, patches, rows, some_places, write
 from lcprune.repairs.moments import doubt
 from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
-from lcprune.repairs.statistics import statistics_of
 from lcprune.repairs.wiring import Site, Wiring
 
 _PLACES = 32  # of a feature map, at most
@@ -72,7 +71,14 @@ def recording(whole: nn.Module, wiring: Wiring, batches: Sequence[Batch], number
 
 
 @torch.no_grad()
-def refit(whole: nn.Module, small: nn.Module, wiring: Wiring, seen: Seen, batch: Batch, renew: bool) -> None:
+def refit(
+    whole: nn.Module,
+    small: nn.Module,
+    wiring: Wiring,
+    seen: Seen,
+    batches: Sequence[Batch],
+    renewing: contextlib.AbstractContextManager[None],
+) -> None:
     """Fit every layer of the cut network, in place.
 
     Args:
@@ -80,8 +86,8 @@ def refit(whole: nn.Module, small: nn.Module, wiring: Wiring, seen: Seen, batch:
         small: the network as cut.
         wiring: of the two.
         seen: what `recording` saw of the very same images.
-        batch: the images.
-        renew: whether batch norms get the statistics of what now passes.
+        batches: the images.
+        renewing: entered while the cut network runs: gives batch norms new statistics, or does nothing.
     """
 
     def layer_hook(site: Site) -> Any:
@@ -90,18 +96,11 @@ def refit(whole: nn.Module, small: nn.Module, wiring: Wiring, seen: Seen, batch:
 
         return fit
 
-    def norm_hook(norm: Any, args: tuple[Tensor, ...]) -> None:
-        dims = [0, *range(2, args[0].ndim)]
-        variance, mean = torch.var_mean(args[0].float(), dims)
-        norm.running_mean.copy_(mean)
-        norm.running_var.copy_(variance)
-
     sites = [site for site in wiring.sites if site.patched]
     handles = [small.get_submodule(site.name).register_forward_pre_hook(layer_hook(site)) for site in sites]
-    if renew:
-        handles += [norm.register_forward_pre_hook(norm_hook) for norm in statistics_of(small)]
     try:
-        call(small, batch.inputs)
+        with renewing:
+            call(small, together(batches).inputs)
     finally:
         for handle in handles:
             handle.remove()

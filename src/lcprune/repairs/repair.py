@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -26,7 +27,7 @@ from lcprune.repairs.distil import WAYS, distil
 from lcprune.repairs.moments import measuring
 from lcprune.repairs.refit import recording, refit
 from lcprune.repairs.stand_ins import stand_in
-from lcprune.repairs.statistics import renew_statistics, statistics_of
+from lcprune.repairs.statistics import Renewal, statistics_of
 from lcprune.repairs.wiring import Wiring, look
 
 logger = logging.getLogger("lcprune")
@@ -37,6 +38,7 @@ HOW = (AUTO, NONE, STATISTICS, STAND_INS, REFIT, DISTIL)
 IMAGES = 1000
 
 _BATCH = 100
+_RENEWING = 5  # batches that new statistics are taken from: more say the same
 _HELD_BACK = 5  # one of so many images judges, and is not fitted to
 _BYTES = 2**30  # for what a refit keeps in memory at once, on a CPU
 
@@ -202,11 +204,12 @@ class _Work:
         seed: int,
         progress: bool,
     ) -> None:
-        self.whole, self.small, self.fitted = whole, small, fitted
+        self.whole, self.small, self.fitted, self.plan = whole, small, fitted, plan
         self.seed, self.progress = seed, progress
         self.asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
         self.wiring: Wiring = look(whole, plan, _first(fitted[0], 2))
         self.judge = Distance(whole, held, classes)
+        self.renewal = Renewal(whole, fitted[:_RENEWING]) if statistics_of(small) else None
         # One pass of the whole network over the images serves all.
         self.part = self._at_once() if REFIT in self.asked else []
         with (
@@ -221,24 +224,30 @@ class _Work:
         start = copy_to_run(self.small)
         self.distances[NONE] = self.judge(start)
         kept: dict[str, nn.Module] = {NONE: start}
+
+        def consider(name: str, network: nn.Module) -> float:
+            apart = self.judge(network)
+            if apart < self.distances.get(name, math.inf):
+                self.distances[name], kept[name] = apart, network
+            return apart
+
         ways = [(name, way) for name in self.asked for way in self._ways(name)]
         with Progress("repair", len(ways), self.progress) as bar:
             for name, way in ways:
                 network = copy_to_run(self.small)
                 way(network)
-                apart = self.judge(network)
-                if apart < self.distances.get(name, math.inf):
-                    self.distances[name], kept[name] = apart, network
-                bar.advance(how=name, distance=f"{apart:.3g}")
+                bar.advance(how=name, distance=f"{consider(name, network):.3g}")
         order = sorted(kept, key=lambda name: self.distances[name])
         if how == DISTIL:
             images = together(self.fitted)
             for manner in WAYS:
                 network = copy_to_run(kept[order[0]])
                 distil(self.whole, network, self.wiring, images, manner, self.seed, self.progress)
-                apart = self.judge(network)
-                if apart < self.distances.get(DISTIL, math.inf):
-                    self.distances[DISTIL], kept[DISTIL] = apart, network
+                consider(DISTIL, network)
+                if self.renewal is not None:
+                    network = copy_to_run(network)
+                    self.renewal(network, self.plan)
+                    consider(DISTIL, network)
             order = sorted(kept, key=lambda name: self.distances[name])
         # Closer on images that were held back and farther on those that were fitted: chance.
         as_cut = self.fit_judge(start)
@@ -254,26 +263,28 @@ class _Work:
 
     def _ways(self, how: str) -> Iterator[Callable[[nn.Module], None]]:
         """Functions that repair in place: each with and without new statistics, where there are some."""
-        # One image may have no variance at all.
-        choices = (False, True) if statistics_of(self.small) and self.fitted[0].size > 1 else (False,)
-        for renew in choices:
-            if how == STATISTICS and renew:
-                yield lambda network: renew_statistics(network, self.fitted)
+        for renewal in (None, self.renewal) if self.renewal is not None else (None,):
+            if how == STATISTICS and renewal is not None:
+                yield functools.partial(renewal, plan=self.plan)
             elif how == STAND_INS:
-                yield functools.partial(self._stand_in, renew)
+                yield functools.partial(self._stand_in, renewal)
             elif how == REFIT:
-                yield functools.partial(self._refit, renew)
+                yield functools.partial(self._refit, renewal)
 
-    def _stand_in(self, renew: bool, network: nn.Module) -> None:
+    def _stand_in(self, renewal: Renewal | None, network: nn.Module) -> None:
         stand_in(self.whole, network, self.wiring.sites, self.moments)
-        if renew:
-            renew_statistics(network, self.fitted)
+        if renewal is not None:
+            renewal(network, self.plan)
 
-    def _refit(self, renew: bool, network: nn.Module) -> None:
+    def _refit(self, renewal: Renewal | None, network: nn.Module) -> None:
         others = [site for site in self.wiring.sites if site.cut and not site.patched]
         if others:
             stand_in(self.whole, network, others, self.moments)
-        refit(self.whole, network, self.wiring, self.seen, together(self.part), renew)
+        renewing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if renewal is not None:
+            numbers = range(min(len(self.part), len(renewal.batches)))
+            renewing = renewal.renewing(network, self.plan.cuts, numbers)
+        refit(self.whole, network, self.wiring, self.seen, self.part, renewing)
 
     def _room(self) -> int:
         """Bytes that a refit may take."""

@@ -1,19 +1,176 @@
-"""New batch-norm statistics: the first thing that a cut network needs."""
+"""New batch-norm statistics: the first thing that a cut network needs.
+
+A few images differ from all others by chance, and so do their statistics. How far those of the whole network, on these
+images, are from the ones that it keeps tells by how much. That is taken off again, as far as the cut network's channel
+follows the whole one's from image to image:
+
+    mean      =  mean of the cut network - c (mean of the whole one - the one that it keeps)
+    variance  =  variance of the cut network * (the one that the whole one keeps / its variance)^d
+
+with the slopes c and d, from 0 to 1, of the cut network's means and relative mean squares over the whole one's, image
+by image. With nothing cut, c = d = 1, and nothing changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lcprune.batches import Batch, call
+from lcprune.plan import Plan
+
+Rows = tuple[Tensor, Tensor]  # (images, channels) mean and mean square of what a norm reads, less the mean it keeps
+
+_KNOWN = 1e-3  # of the variance: where images show less than this, both networks are taken to agree
+_TINY = 1e-18  # its square is still a number
 
 
 def statistics_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     """The batch norms of a network that keep statistics."""
-    norms = (module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
-    return [norm for norm in norms if norm.track_running_stats]
+    return [*_norms(model).values()]
+
+
+class Renewal:
+    """New statistics for every cut of one network.
+
+    Args:
+        whole: the network before any cut; it is not changed.
+        batches: the images.
+    """
+
+    def __init__(self, whole: nn.Module, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+        norms = _norms(whole)
+        self._kept = {
+            name: (m.running_mean.float().clone(), m.running_var.float().clone()) for name, m in norms.items()
+        }
+        self._read: list[dict[str, list[Rows]]] = []  # by the runs of each norm, batch by batch
+        for batch in batches:
+            with _hooked(whole, self._note), torch.no_grad():
+                self._read.append({})
+                call(whole, batch.inputs)
+
+    def __call__(self, small: nn.Module, plan: Plan) -> None:
+        """Renew the statistics of a cut network, in place; all runs in evaluation mode, and all batches count alike."""
+        found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        for number, batch in enumerate(self.batches):
+            with self.renewing(small, plan.cuts, [number], found), torch.no_grad():
+                call(small.eval(), batch.inputs)
+        for name, new in found.items():
+            norm: Any = small.get_submodule(name)
+            means, variances = zip(*new, strict=True)
+            norm.running_mean.copy_(torch.stack(means).mean(0))
+            norm.running_var.copy_(torch.stack(variances).mean(0))
+
+    @contextlib.contextmanager
+    def renewing(
+        self,
+        small: nn.Module,
+        cuts: Mapping[str, Mapping[int, Any]],
+        numbers: Sequence[int],
+        found: dict[str, list[tuple[Tensor, Tensor]]] | None = None,
+    ) -> Iterator[None]:
+        """While the cut network runs: every norm takes new statistics just before it uses them.
+
+        Args:
+            small: in evaluation mode.
+            cuts: of the plan; none, if channels are silenced and still there.
+            numbers: of the batches that it runs on, as one; other images may follow them.
+            found: gets mean and variance of every norm.
+        """
+        read: dict[str, list[Rows]] = {}
+
+        def renew(norm: Any, name: str, values: Tensor) -> None:
+            heard = [self._read[number].get(name, []) for number in numbers]
+            runs = [_joined(parts) for parts in zip(*heard, strict=True)]
+            mine = read.setdefault(name, [])
+            if len(mine) == len(runs):
+                return  # it runs more often than in the whole network
+            left: Any = cuts.get(f"{name}.running_mean", {}).get(0, slice(None))
+            mean, variance = (kept[left] for kept in self._kept[name])
+            mine.append(_rows(values[: len(runs[len(mine)][0])], mean))
+            if len(mine) < len(runs):
+                return  # a norm that runs again has the statistics of all its runs
+            own = _joined(mine)
+            first, second = (part[:, left] for part in _joined(runs))
+            if first.shape != own[0].shape:
+                return
+            new = _estimate(mean, variance, (first, second), own)
+            norm.running_mean.copy_(new[0])
+            norm.running_var.copy_(new[1])
+            if found is not None:
+                found.setdefault(name, []).append(new)
+
+        with _hooked(small, renew):
+            yield
+
+    def _note(self, norm: Any, name: str, values: Tensor) -> None:
+        self._read[-1].setdefault(name, []).append(_rows(values, norm.running_mean))
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    first, second = zip(*parts, strict=True)
+    return torch.cat(first), torch.cat(second)
+
+
+def _estimate(mean: Tensor, variance: Tensor, whole: Rows, own: Rows) -> tuple[Tensor, Tensor]:
+    """Mean and variance of what a norm of the cut network reads, of all images.
+
+    Args:
+        mean: that the whole network keeps.
+        variance: likewise.
+        whole: what it reads on a few images.
+        own: what the cut network reads on them.
+    """
+    ours, squares = (part.mean(0) for part in own)
+    spread = squares - ours.square()
+    theirs, their_squares = (part.mean(0) for part in whole)
+    little = _KNOWN * variance + _TINY
+    follows = _slope(own[0] - ours, whole[0] - theirs, little)
+    relative = (own[1] - squares) / (squares + little), (whole[1] - their_squares) / (their_squares + little)
+    factor = (variance + little) / (their_squares - theirs.square() + little)
+    renewed = (spread + little) * factor ** _slope(*relative, _KNOWN) - little
+    return mean + ours - follows * theirs, renewed.clamp(min=0)
+
+
+def _slope(ours: Tensor, theirs: Tensor, little: Tensor | float) -> Tensor:
+    """By how much one network's channels change from image to image where the other's change by one."""
+    slope: Tensor = ((ours * theirs).mean(0) + little) / (theirs.square().mean(0) + little)
+    return slope.clamp(0, 1)
+
+
+def _rows(values: Tensor, around: Tensor) -> Rows:
+    places = [*range(2, values.ndim)]
+    values = values.float() - around.view(-1, *[1] * len(places))
+    if not places:
+        return values, values.square()
+    # Several times as fast as `torch.var_mean` on a CPU.
+    squares = torch.linalg.vector_norm(values, dim=places).square() / values[0, 0].numel()
+    return values.mean(places), squares
+
+
+def _norms(model: nn.Module) -> dict[str, Any]:
+    kind = nn.modules.batchnorm._BatchNorm
+    return {name: m for name, m in model.named_modules() if isinstance(m, kind) and m.track_running_stats}
+
+
+@contextlib.contextmanager
+def _hooked(model: nn.Module, look: Any) -> Iterator[None]:
+    """While a network runs: `look(norm, name, values)` before every run of a norm."""
+
+    def hook(name: str) -> Any:
+        return lambda norm, args: look(norm, name, args[0])
+
+    handles = [norm.register_forward_pre_hook(hook(name)) for name, norm in _norms(model).items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @torch.no_grad()
