@@ -16,7 +16,6 @@ from lcprune.errors import ConfigError, SearchError
 from lcprune.evaluate import Evaluator
 from lcprune.guide import LossGuide
 from lcprune.method import Method, methods
-from lcprune.repairs.shares import lost_shares
 from lcprune.search import Found, Search, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.select import Kept
@@ -25,6 +24,8 @@ from lcprune.task import Choice, Task, plain_fields
 __all__ = ["LcP", "Learned", "Naive", "Schedule", "Uniform", "compensate", "learn", "methods"]
 
 logger = logging.getLogger("lcprune")
+
+_CANDIDATES = 2  # of a search, for every group that is measured alone
 
 
 @methods.register("uniform")
@@ -159,8 +160,10 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
     space = Space.of(task.scores, search.form)
     guide = None
     if task.quick is not None:
-        shares = lost_shares(task.quick, task.graph, task.scores)
-        guide = LossGuide(task.ranking, task.limits, space, task.scores, shares)
+        guide = LossGuide(task.ranking, task.limits, space, task.scores, task.shares)
+        if measures(task, search):
+            start = [*guide.starts()[1:], *start]
+            guide = LossGuide(task.ranking, task.limits, space, task.scores, task.moved)
     sampler = make_sampler(space, search, task.seed, start, guide)
     try:
         found = run_search(
@@ -178,6 +181,11 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
     finally:
         records.close()
     return Learned(found, task)
+
+
+def measures(task: Task, search: Search) -> bool:
+    """Whether every group is cut alone before a search, to see how much outputs move."""
+    return task.quick is not None and search.total >= _CANDIDATES * len(task.graph.groups)
 
 
 def compensate(task: Task, beta: FloatArray) -> Kept:

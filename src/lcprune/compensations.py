@@ -68,6 +68,8 @@ def choose(
             order, files = order[-1:], ["search.jsonl"] * len(limits)
         elif learn == "sweep":
             search = _share(search, len(limits))
+        if choosing.measures(task, search):
+            _ = task.moved  # likewise
         start: list[NDArray[np.float64]] = []
         for turn, index in enumerate(order):
             # Parts of one search must not draw the same candidates again; whole searches are those of `prune`.

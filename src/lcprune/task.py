@@ -20,9 +20,11 @@ from lcprune.errors import ConfigError, DataError
 from lcprune.evaluate import DISTANCE, DIVERGENCE, REPAIR, Evaluation, Evaluator, answered, measured, parted
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.repairs.quick import QuickRepair
+from lcprune.repairs.shares import lost_shares
 from lcprune.scoring import metrics
 from lcprune.search import Record, Records
 from lcprune.select import Kept, Limits, Ranking
+from lcprune.sensitivity import moved
 
 if TYPE_CHECKING:
     from lcprune.data import Dataset
@@ -86,8 +88,8 @@ class Task:
         changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed}
         other = replace(self, **{name: value for name, value in changes.items() if value is not None})
         known = {name: value for name, value in vars(self).items() if name in _COMPUTED}
-        if scores is not None:
-            known.pop("ranking", None)
+        if scores is not None and scores is not known.get("scores"):
+            known = {name: value for name, value in known.items() if name not in ("ranking", "shares", "moved")}
             known["scores"] = scores
         vars(other).update(known)
         return other
@@ -130,6 +132,17 @@ class Task:
             return None
         fitted, _ = parted(self.need_images(), self.evaluation)
         return measured(self.graph, collate(fitted, 128, next(self.graph.model.parameters()).device))
+
+    @cached_property
+    def shares(self) -> list[NDArray[np.float64]]:
+        """What the readers of each group lose with 0, 1, 2 ... of its best units left; candidates are repaired."""
+        assert self.quick is not None
+        return lost_shares(self.quick, self.graph, self.scores)
+
+    @cached_property
+    def moved(self) -> list[NDArray[np.float64]]:
+        """How far outputs move then; one width of each group is measured."""
+        return moved(self, self.shares)
 
     @property
     def loss_fn(self) -> Callable[[Any, Any], torch.Tensor]:
@@ -219,7 +232,7 @@ def _no_labels(*_: Any) -> Any:
     raise DataError("this needs labelled images, so inputs alone are not enough: give (input, target) batches")
 
 
-_COMPUTED = ("scores", "ranking", "judged", "quick", "evaluator")
+_COMPUTED = ("scores", "ranking", "judged", "quick", "evaluator", "shares", "moved")
 
 
 @dataclass(frozen=True, eq=False)
