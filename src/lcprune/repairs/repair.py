@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, arithmetic, check_samples, check_weights, collate, draw, together
 from lcprune.copies import copy_to_run, copy_with, named_tensors, trainable, unwrap
@@ -38,7 +37,8 @@ HOW = (AUTO, NONE, STATISTICS, STAND_INS, REFIT, DISTIL)
 IMAGES = 1000
 
 _BATCH = 100
-_RENEWING = 5  # batches that new statistics are taken from: more say the same
+_CPU_NUMBERS = 2**23  # between two layers, for all images of a batch: more are new pages every time
+_RENEWING = 500  # images that new statistics are told from: more say the same
 _HELD_BACK = 5  # one of so many images judges, and is not fitted to
 _BYTES = 2**30  # for what a refit keeps in memory at once, on a CPU
 
@@ -176,10 +176,8 @@ def mend(
     some = [samples[index] for index in chosen]
     held = some[: max(1, len(some) // _HELD_BACK)]
     fitted = some[len(held) :] or some
-    device = next(whole.parameters()).device
-    batches = collate(fitted, _BATCH, device), collate(held, _BATCH, device)
     with untouched(whole), untouched(small), arithmetic():
-        work = _Work(copy_to_run(whole), plan, small, *batches, how, classes, seed, progress)
+        work = _Work(copy_to_run(whole), plan, small, fitted, held, how, classes, seed, progress)
         network, name = work.best(how)
     seconds = round(time.perf_counter() - began, 3)
     done = Repair(name, work.distances, len(fitted), seconds, work.judge.measure, work.wiring.left)
@@ -197,26 +195,30 @@ class _Work:
         whole: nn.Module,
         plan: Plan,
         small: nn.Module,
-        fitted: list[Batch],
-        held: list[Batch],
+        fitted: Sequence[tuple[Any, Any]],
+        held: Sequence[tuple[Any, Any]],
         how: str,
         classes: bool,
         seed: int,
         progress: bool,
     ) -> None:
-        self.whole, self.small, self.fitted, self.plan = whole, small, fitted, plan
+        self.whole, self.small, self.plan = whole, small, plan
         self.seed, self.progress = seed, progress
         self.asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
-        self.wiring: Wiring = look(whole, plan, _first(fitted[0], 2))
-        self.judge = Distance(whole, held, classes)
-        self.renewal = Renewal(whole, fitted[:_RENEWING]) if statistics_of(small) else None
+        device = next(whole.parameters()).device
+        self.wiring: Wiring = look(whole, plan, collate(fitted[:2], 2, device)[0].inputs)
+        size = _BATCH if device.type == "cuda" else max(1, min(_BATCH, _CPU_NUMBERS // max(1, self.wiring.numbers)))
+        self.fitted = collate(fitted, size, device)
+        self.judge = Distance(whole, collate(held, size, device), classes)
+        renewing = collate(fitted[:_RENEWING], _BATCH, device)
+        self.renewal = Renewal(whole, renewing) if statistics_of(small) else None
         # One pass of the whole network over the images serves all.
         self.part = self._at_once() if REFIT in self.asked else []
         with (
             measuring(whole, self.wiring.sites if how != STATISTICS else ()) as self.moments,
             recording(whole, self.wiring, self.part, self._room() // 4) as self.seen,
         ):
-            self.fit_judge = Distance(whole, fitted, classes)
+            self.fit_judge = Distance(whole, self.fitted, classes)
         self.distances: dict[str, float] = {}
 
     def best(self, how: str) -> tuple[nn.Module, str]:
@@ -282,8 +284,7 @@ class _Work:
             stand_in(self.whole, network, others, self.moments)
         renewing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if renewal is not None:
-            numbers = range(min(len(self.part), len(renewal.batches)))
-            renewing = renewal.renewing(network, self.plan.cuts, numbers)
+            renewing = renewal.renewing(network, self.plan.cuts, range(len(renewal.batches)))
         refit(self.whole, network, self.wiring, self.seen, self.part, renewing)
 
     def _room(self) -> int:
@@ -317,7 +318,3 @@ def expand(whole: nn.Module, plan: Plan, small: nn.Module) -> nn.Module:
         return result
 
     return copy_with(unwrap(whole), change)
-
-
-def _first(batch: Batch, count: int) -> Any:
-    return pytree.tree_map(lambda leaf: leaf[:count], batch.inputs)

@@ -79,27 +79,25 @@ class Renewal:
         Args:
             small: in evaluation mode.
             cuts: of the plan; none, if channels are silenced and still there.
-            numbers: of the batches that it runs on, as one; other images may follow them.
+            numbers: of the batches that it runs on, as one: on some of their images, or on more.
             found: gets mean and variance of every norm.
         """
-        read: dict[str, list[Rows]] = {}
+        read: dict[str, list[tuple[Rows, Rows]]] = {}
 
         def renew(norm: Any, name: str, values: Tensor) -> None:
             heard = [self._read[number].get(name, []) for number in numbers]
             runs = [_joined(parts) for parts in zip(*heard, strict=True)]
-            mine = read.setdefault(name, [])
-            if len(mine) == len(runs):
+            pairs = read.setdefault(name, [])
+            if len(pairs) == len(runs):
                 return  # it runs more often than in the whole network
             left: Any = cuts.get(f"{name}.running_mean", {}).get(0, slice(None))
             mean, variance = (kept[left] for kept in self._kept[name])
-            mine.append(_rows(values[: len(runs[len(mine)][0])], mean))
-            if len(mine) < len(runs):
+            first, second = (part[: len(values)][:, left] for part in runs[len(pairs)])
+            pairs.append(((first, second), _rows(values[: len(first)], mean)))
+            if len(pairs) < len(runs):
                 return  # a norm that runs again has the statistics of all its runs
-            own = _joined(mine)
-            first, second = (part[:, left] for part in _joined(runs))
-            if first.shape != own[0].shape:
-                return
-            new = _estimate(mean, variance, (first, second), own)
+            whole, own = (_joined(parts) for parts in zip(*pairs, strict=True))
+            new = _estimate(mean, variance, whole, own)
             norm.running_mean.copy_(new[0])
             norm.running_var.copy_(new[1])
             if found is not None:
