@@ -20,7 +20,8 @@ class Search:
         sample: members drawn from the pool (with replacement) to find a parent.
         mutate: share of the layers that one mutation changes, at least one layer.
         algorithm: "evolution" (the paper's), "random", or "guided": evolution that also learns how much what each layer
-            loses weighs, where candidates are judged after repair, and "evolution" elsewhere.
+            loses weighs, where candidates are judged after repair, and "evolution" elsewhere. "guided" has no first
+            pool.
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
         race: stop judging a candidate when it is surely too bad to become a parent (`lcprune.evaluate.race`).
         patience: stop after this many candidates without improvement; None judges them all.
@@ -35,7 +36,7 @@ class Search:
     iterations: int = 336
     sample: int = 16
     mutate: float = 0.1
-    algorithm: str = "evolution"
+    algorithm: str = "guided"
     form: str = "shift"
     race: bool = True
     patience: int | None = None
