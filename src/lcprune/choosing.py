@@ -156,15 +156,12 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
     full_loss = evaluator.full_loss()
     if not math.isfinite(full_loss):
         raise SearchError("the loss of the network itself is not finite: look at the data and the loss function")
-    records.start(task.scores, full_loss)
+    curves = records.curves if records.curves is not None else _curves(task, search)
+    records.start(task.scores, full_loss, curves)
     space = Space.of(task.scores, search.form)
-    guide = None
-    if task.quick is not None:
-        guide = LossGuide(task.ranking, task.limits, space, task.scores, task.shares)
-        if measures(task, search):
-            start = [*guide.starts()[1:], *start]
-            guide = LossGuide(task.ranking, task.limits, space, task.scores, task.moved)
-    sampler = make_sampler(space, search, task.seed, start, guide)
+    guides = [LossGuide(task.ranking, task.limits, space, task.scores, own) for own in curves]
+    start = [*(beta for guide in guides[:-1] for beta in guide.starts()[1:]), *start]  # the first is uniform pruning
+    sampler = make_sampler(space, search, task.seed, start, guides[-1] if guides else None)
     try:
         found = run_search(
             sampler,
@@ -181,6 +178,13 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
     finally:
         records.close()
     return Learned(found, task)
+
+
+def _curves(task: Task, search: Search) -> list[list[FloatArray]]:
+    """What is known of losing units before anything is judged: least of it first."""
+    if task.quick is None:
+        return []
+    return [task.shares, task.moved] if measures(task, search) else [task.shares]
 
 
 def measures(task: Task, search: Search) -> bool:

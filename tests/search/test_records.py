@@ -77,7 +77,7 @@ def test_a_torn_last_line_is_dropped_and_written_over(tmp_path, torn) -> None:
 
 def test_a_torn_first_line_starts_anew(tmp_path) -> None:
     path = tmp_path / "search.jsonl"
-    path.write_text('{"format": 1, "conf')
+    path.write_text('{"format": 2, "conf')
     again = Records(path, CONFIG, resume=True)
     assert again.replayed == [] and again.scores is None
     again.start([np.ones(1)], 0.0)

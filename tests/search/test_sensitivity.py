@@ -18,9 +18,9 @@ from lcprune.task import Task
 
 
 @pytest.fixture
-def task(trained, digits, how) -> Iterator[Task]:
+def task(plain, digits, how) -> Iterator[Task]:
     given = {"latency": None, "metric": "l2", "min_keep": 0.1, "multiple_of": None, "run": None}
-    with set_up(trained.graph, None, [LcP()], data=how(digits.train), seed=0, progress=False, **given) as made:
+    with set_up(plain.graph, None, [LcP()], data=how(digits.train), seed=0, progress=False, **given) as made:
         yield made.task
 
 
@@ -72,6 +72,21 @@ def test_groups_are_measured_where_the_search_is_long_enough(plain, digits, tota
     front = lcprune.pareto(plain.graph, macs=[0.6, 0.4], methods=[LcP(search)], learn="each", data=data, progress=False)
     assert len(calls) == (total == 60), "once for all limits"
     assert all(point.plan.meta["after"] == "repair" for point in front.points)
+
+
+def test_a_search_that_goes_on_does_not_measure_again(plain, digits, tmp_path, monkeypatch) -> None:
+    method, data = LcP(lcprune.Search(pool=4, iterations=20)), Evaluation(digits.train, images=128)
+    whole = lcprune.prune(plain.graph, macs=0.5, method=method, data=data, run=tmp_path, repair="none", progress=False)
+    records = tmp_path / "search.jsonl"
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:9]))
+
+    def fails(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("lcprune.task.moved", fails)
+    job = lcprune.Job(tmp_path, resume=True)
+    again = lcprune.prune(plain.graph, macs=0.5, method=method, data=data, run=job, repair="none", progress=False)
+    assert [record.beta for record in again.history] == [record.beta for record in whole.history]
 
 
 def test_images_are_the_first_of_those_that_repair_and_judge(digits) -> None:

@@ -26,7 +26,7 @@ from lcprune.plan import Plan
 Rows = tuple[Tensor, Tensor]  # (images, channels) mean and mean square of what a norm reads, less the mean it keeps
 
 _KNOWN = 1e-3  # of the variance: where images show less than this, both networks are taken to agree
-_TINY = 1e-18  # its square is still a number
+_TINY = 1e-18  # of channels that never vary
 
 
 def statistics_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
@@ -86,7 +86,7 @@ class Renewal:
 
         def renew(norm: Any, name: str, values: Tensor) -> None:
             heard = [self._read[number].get(name, []) for number in numbers]
-            runs = [_joined(parts) for parts in zip(*heard, strict=True)]
+            runs = [_joined(parts) for parts in zip(*heard, strict=False)]
             pairs = read.setdefault(name, [])
             if len(pairs) == len(runs):
                 return  # it runs more often than in the whole network
@@ -153,7 +153,7 @@ def _rows(values: Tensor, around: Tensor) -> Rows:
 
 def _norms(model: nn.Module) -> dict[str, Any]:
     kind = nn.modules.batchnorm._BatchNorm
-    return {name: m for name, m in model.named_modules() if isinstance(m, kind) and m.track_running_stats}
+    return {name: m for name, m in model.named_modules() if isinstance(m, kind) and m.running_mean is not None}
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import numpy as np
 from lcprune.errors import SearchError
 from lcprune.search.space import FloatArray
 
-_FORMAT = 1
+_FORMAT = 2
 _MAYBE_INFINITE = ("loss", "difference", "best")
 
 
@@ -82,6 +82,7 @@ class Records:
         self.config = json.loads(json.dumps(config))
         self.replayed: list[Record] = []
         self.scores: list[FloatArray] | None = None
+        self.curves: list[list[FloatArray]] | None = None
         self._file: Any = None
         if self.path is not None and self.path.exists() and self.path.stat().st_size:
             if not resume:
@@ -92,11 +93,20 @@ class Records:
             head, self.replayed, whole = _parse(self.path)
             if head:
                 _refuse_difference(self.path, head["config"], self.config)
-                self.scores = [np.array(score, dtype=np.float64) for score in head["scores"]]
+                self.scores = _arrays(head["scores"])
+                self.curves = [_arrays(curves) for curves in head["curves"]]
             os.truncate(self.path, whole)  # a half-written last line goes
 
-    def start(self, scores: Sequence[FloatArray], full_loss: float) -> None:
-        """Open the file; a new one gets its first line."""
+    def start(
+        self, scores: Sequence[FloatArray], full_loss: float, curves: Sequence[Sequence[FloatArray]] = ()
+    ) -> None:
+        """Open the file; a new one gets its first line.
+
+        Args:
+            scores: of the units, group by group.
+            full_loss: of the network before pruning.
+            curves: that a guide goes by, group by group; several kinds of them.
+        """
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +115,7 @@ class Records:
         self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         if fresh:
             head = {"format": _FORMAT, "config": self.config, "full_loss": _to_json(full_loss)}
-            self._write({**head, "scores": [np.asarray(score).tolist() for score in scores]})
+            self._write({**head, "scores": _lists(scores), "curves": [_lists(own) for own in curves]})
 
     def append(self, record: Record) -> None:
         """Write one record."""
@@ -152,6 +162,14 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[Record], int]:
             line[name] = math.inf if line[name] is None else line[name]
         line["parts"] = [math.inf if part is None else part for part in line["parts"]]
     return parsed[0], [Record(**line) for line in parsed[1:]], whole
+
+
+def _arrays(lists: Sequence[Sequence[float]]) -> list[FloatArray]:
+    return [np.array(values, dtype=np.float64) for values in lists]
+
+
+def _lists(arrays: Sequence[FloatArray]) -> list[list[float]]:
+    return [np.asarray(values).tolist() for values in arrays]
 
 
 def _to_json(value: float) -> float | None:
