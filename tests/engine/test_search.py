@@ -18,9 +18,11 @@ from lcprune.search import read_records
 from searching import searching_many
 
 
-def test_one_worker_is_the_local_run_to_the_bit(plain, digits, ray) -> None:
-    here = pruned(plain, digits)
-    there = pruned(plain, digits, RayEngine(workers=1))
+@pytest.mark.parametrize("after", ["cut", "repair"])
+def test_one_worker_is_the_local_run_to_the_bit(plain, digits, ray, after) -> None:
+    search = {**SHORT, "after": after}
+    here = pruned(plain, digits, search=search)
+    there = pruned(plain, digits, RayEngine(workers=1), search=search)
     assert told(there.history) == told(here.history)
     assert there.plan.kept == here.plan.kept and there.plan.meta == here.plan.meta
     for name, value in here.model.state_dict().items():
