@@ -7,6 +7,7 @@ this share count. Cuts of several groups cost about the sum of what each costs a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from lcprune.progress import Progress
 
 if TYPE_CHECKING:
     from lcprune.task import Task
+
+logger = logging.getLogger("lcprune")
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +65,8 @@ def _evaluator(task: Task) -> Evaluator | None:
     for classes in (True, False) if task.classes else (False,):
         try:
             samples, distance = answered(task.graph.model, some, classes)
-        except (ConfigError, DataError):
+        except (ConfigError, DataError) as error:
+            logger.info("groups are not cut alone by %s: %s", "divergence" if classes else "distance", error)
             continue
         how = replace(task.evaluation, loss_fn=distance, prepare=None)
         return task.engine.evaluator(task.graph, samples, how, quick=task.quick)
