@@ -21,7 +21,8 @@ from lcprune.evaluate import DISTANCE, DIVERGENCE, REPAIR, Evaluation, Evaluator
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.repairs.quick import QuickRepair
 from lcprune.repairs.shares import lost_shares
-from lcprune.scoring import metrics
+from lcprune.scoring import Metric, metrics
+from lcprune.scoring.rebuilt import rebuilt_by
 from lcprune.search import Record, Records
 from lcprune.select import Kept, Limits, Ranking
 from lcprune.sensitivity import moved
@@ -73,6 +74,7 @@ class Task:
         limits: Limits | None = None,
         records: Path | None = None,
         seed: int | None = None,
+        metric: str | Callable[..., Any] | None = None,
         scores: list[NDArray[np.float64]] | None = None,
     ) -> Task:
         """This task, changed in what is given; what it has computed and what still holds goes along.
@@ -83,13 +85,16 @@ class Task:
             limits: other ones.
             records: another file.
             seed: of the search; scores stay those of the first seed.
+            metric: another one.
             scores: to rank by instead of the metric's own.
         """
-        changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed}
+        changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed, "metric": metric}
         other = replace(self, **{name: value for name, value in changes.items() if value is not None})
         known = {name: value for name, value in vars(self).items() if name in _COMPUTED}
-        if scores is not None and scores is not known.get("scores"):
-            known = {name: value for name, value in known.items() if name not in ("ranking", "shares", "moved")}
+        others = scores is not None and scores is not known.get("scores")
+        if others or other.metric != self.metric:
+            known = {name: value for name, value in known.items() if name not in _BY_SCORES}
+        if scores is not None:
             known["scores"] = scores
         vars(other).update(known)
         return other
@@ -97,6 +102,9 @@ class Task:
     @cached_property
     def scores(self) -> list[NDArray[np.float64]]:
         """The metric of every unit, one array per group."""
+        if self.metric == "rebuilt" and self.quick is not None:  # measured already
+            quick = self.quick
+            return metrics.score(self.graph, Metric("rebuilt", lambda graph: rebuilt_by(quick, graph)))
         named = isinstance(self.metric, str)
         wanted = self.samples is not None and not (named and not metrics.get(str(self.metric)).needs_data)
         data = self.batches if wanted else None
@@ -232,7 +240,8 @@ def _no_labels(*_: Any) -> Any:
     raise DataError("this needs labelled images, so inputs alone are not enough: give (input, target) batches")
 
 
-_COMPUTED = ("scores", "ranking", "judged", "quick", "evaluator", "shares", "moved")
+_BY_SCORES = ("scores", "ranking", "shares", "moved")
+_COMPUTED = (*_BY_SCORES, "judged", "quick", "evaluator")
 
 
 @dataclass(frozen=True, eq=False)
