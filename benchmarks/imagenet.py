@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan,
         for method in options.methods:
             for limit in options.limits:
                 row = {"network": options.network, "method": method, "limit": limit, "seed": seed}
-                row["multiple_of"] = options.multiple_of
+                row |= {"multiple_of": options.multiple_of, "metric": options.metric}
                 wanted = [how for how in ("none", *options.ways) if not has(options, "measure", **row, how=how)]
                 if not wanted:
                     continue
@@ -148,6 +148,7 @@ def planned(
         graph,
         macs=limit,
         method=lcprune.LcP(search) if method in SEARCHES else method,
+        metric=options.metric,
         data=lcprune.Evaluation(batches, images=options.images) if method in SEARCHES else None,
         repair="none",
         multiple_of=options.multiple_of,
@@ -162,8 +163,9 @@ def planned(
 
 
 def plan_file(options: argparse.Namespace, method: str, limit: str, seed: int) -> Path:
-    widths = f"-x{options.multiple_of}" if options.multiple_of else ""
-    return Path(options.plans) / f"{options.network}-{method}-{limit.rstrip('%')}-{seed}{widths}.json"
+    more = f"-x{options.multiple_of}" if options.multiple_of else ""
+    more += f"-{options.metric}" if options.metric != "auto" else ""
+    return Path(options.plans) / f"{options.network}-{method}-{limit.rstrip('%')}-{seed}{more}.json"
 
 
 def accuracy(model: nn.Module, dataset: data.Dataset, options: argparse.Namespace) -> dict[str, Any]:
@@ -247,12 +249,13 @@ def show(options: argparse.Namespace) -> None:
         print("| MACs | method | " + " | ".join(WORDS[how] for how in ways) + " | search | repair |")
         print("|---|---|" + "---|" * (len(ways) + 2))
         for limit in sorted({row["limit"] for row in mine}, key=lambda limit: -float(limit.rstrip("%"))):
-            for method, multiple in product(METHODS, sorted({row.get("multiple_of") or 0 for row in mine})):
-                rows = rows_of(mine, limit=limit, method=method, multiple_of=multiple or None)
+            kinds = sorted({(row.get("multiple_of") or 0, row.get("metric", "auto")) for row in mine})
+            for method, (multiple, metric) in product(METHODS, kinds):
+                rows = rows_of(mine, limit=limit, method=method, multiple_of=multiple or None, metric=metric)
                 if rows:
                     cells = [_cell(rows_of(rows, how=how)) for how in ways]
                     cells += [_seconds(rows, "search_seconds"), _seconds(rows_of(rows, how="auto"), "seconds")]
-                    print(f"| {limit.replace('%', ' %')} | {_name(method, multiple)} | " + " | ".join(cells) + " |")
+                    print(f"| {limit.replace('%', ' %')} | {_name(method, multiple, metric)} | " + " | ".join(cells) + " |")
     for multiple in dict.fromkeys(row.get("multiple_of") for row in record.get("latency", [])):
         show_times(rows_of(record["latency"], multiple_of=multiple), multiple)
 
@@ -274,8 +277,8 @@ def show_times(times: Sequence[dict[str, Any]], multiple: int | None) -> None:
         print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {method} | " + " | ".join(cells) + " |")
 
 
-def _name(method: str, multiple: int | None) -> str:
-    return f"{method}, multiples of {multiple}" if multiple else method
+def _name(method: str, multiple: int | None, metric: str) -> str:
+    return ", ".join([method, *[metric] * (metric != "auto"), *[f"multiples of {multiple}"] * bool(multiple)])
 
 
 def _cell(rows: Sequence[dict[str, Any]]) -> str:
@@ -303,6 +306,7 @@ def main() -> None:
     parser.add_argument("--limits", nargs="+", default=LIMITS)
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=[way for way in WORDS if way != "none"])
     parser.add_argument("--multiple-of", type=int, help="keep multiples of so many filters")
+    parser.add_argument("--metric", default="auto", help="that units are ranked by")
     parser.add_argument("--candidates", type=int, default=400, help="of a search")
     parser.add_argument("--images", type=int, default=1000, help="that a search judges candidates by")
     parser.add_argument("--calibrate", type=int, help="images to work with, if not two of five")
