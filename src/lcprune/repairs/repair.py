@@ -38,7 +38,7 @@ IMAGES = 1000
 
 _BATCH = 100
 _CPU_NUMBERS = 2**23  # between two layers, for all images of a batch: more are new pages every time
-_RENEWING = 500  # images that new statistics are told from: more say the same
+_RENEWING = 2000  # images, at most, that new statistics are told from
 _HELD_BACK = 5  # one of so many images judges, and is not fitted to
 _BYTES = 2**30  # for what a refit keeps in memory at once, on a CPU
 
@@ -264,27 +264,32 @@ class _Work:
         return network, name
 
     def _ways(self, how: str) -> Iterator[Callable[[nn.Module], None]]:
-        """Functions that repair in place: each with and without new statistics, where there are some."""
-        for renewal in (None, self.renewal) if self.renewal is not None else (None,):
-            if how == STATISTICS and renewal is not None:
-                yield functools.partial(renewal, plan=self.plan)
+        """Functions that repair in place: each without new statistics, and with both kinds, where there are some."""
+        for follow in (None, True, False) if self.renewal is not None else (None,):
+            if how == STATISTICS and follow is not None:
+                yield functools.partial(self._renew, follow)
             elif how == STAND_INS:
-                yield functools.partial(self._stand_in, renewal)
+                yield functools.partial(self._stand_in, follow)
             elif how == REFIT:
-                yield functools.partial(self._refit, renewal)
+                yield functools.partial(self._refit, follow)
 
-    def _stand_in(self, renewal: Renewal | None, network: nn.Module) -> None:
+    def _renew(self, follow: bool, network: nn.Module) -> None:
+        assert self.renewal is not None
+        self.renewal(network, self.plan, follow)
+
+    def _stand_in(self, follow: bool | None, network: nn.Module) -> None:
         stand_in(self.whole, network, self.wiring.sites, self.moments)
-        if renewal is not None:
-            renewal(network, self.plan)
+        if follow is not None:
+            self._renew(follow, network)
 
-    def _refit(self, renewal: Renewal | None, network: nn.Module) -> None:
+    def _refit(self, follow: bool | None, network: nn.Module) -> None:
         others = [site for site in self.wiring.sites if site.cut and not site.patched]
         if others:
             stand_in(self.whole, network, others, self.moments)
         renewing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if renewal is not None:
-            renewing = renewal.renewing(network, self.plan.cuts, range(len(renewal.batches)))
+        if self.renewal is not None and follow is not None:
+            numbers = range(len(self.renewal.batches))
+            renewing = self.renewal.renewing(network, self.plan.cuts, numbers, follow=follow)
         refit(self.whole, network, self.wiring, self.seen, self.part, renewing)
 
     def _room(self) -> int:

@@ -8,7 +8,8 @@ follows the whole one's from image to image:
     variance  =  variance of the cut network * (the one that the whole one keeps / its variance)^d
 
 with the slopes c and d, from 0 to 1, of the cut network's means and relative mean squares over the whole one's, image
-by image. With nothing cut, c = d = 1, and nothing changes.
+by image. With nothing cut, c = d = 1, and nothing changes. With c = d = 0 they are the images' own, which is better where
+so much is cut that the two networks have little in common.
 """
 
 from __future__ import annotations
@@ -54,11 +55,17 @@ class Renewal:
                 self._read.append({})
                 call(whole, batch.inputs)
 
-    def __call__(self, small: nn.Module, plan: Plan) -> None:
-        """Renew the statistics of a cut network, in place; all runs in evaluation mode, and all batches count alike."""
+    def __call__(self, small: nn.Module, plan: Plan, follow: bool = True) -> None:
+        """Renew the statistics of a cut network, in place; all runs in evaluation mode, and all batches count alike.
+
+        Args:
+            small: the network.
+            plan: that it was cut by.
+            follow: take off what the images have by chance; else the statistics are the images' own.
+        """
         found: dict[str, list[tuple[Tensor, Tensor]]] = {}
         for number, batch in enumerate(self.batches):
-            with self.renewing(small, plan.cuts, [number], found), torch.no_grad():
+            with self.renewing(small, plan.cuts, [number], found, follow), torch.no_grad():
                 call(small.eval(), batch.inputs)
         for name, new in found.items():
             norm: Any = small.get_submodule(name)
@@ -73,6 +80,7 @@ class Renewal:
         cuts: Mapping[str, Mapping[int, Any]],
         numbers: Sequence[int],
         found: dict[str, list[tuple[Tensor, Tensor]]] | None = None,
+        follow: bool = True,
     ) -> Iterator[None]:
         """While the cut network runs: every norm takes new statistics just before it uses them.
 
@@ -81,6 +89,7 @@ class Renewal:
             cuts: of the plan; none, if channels are silenced and still there.
             numbers: of the batches that it runs on, as one: on some of their images, or on more.
             found: gets mean and variance of every norm.
+            follow: as when called.
         """
         read: dict[str, list[tuple[Rows, Rows]]] = {}
 
@@ -97,7 +106,7 @@ class Renewal:
             if len(pairs) < len(runs):
                 return  # a norm that runs again has the statistics of all its runs
             whole, own = (_joined(parts) for parts in zip(*pairs, strict=True))
-            new = _estimate(mean, variance, whole, own)
+            new = _estimate(mean, variance, whole, own) if follow else _plain(mean, own)
             norm.running_mean.copy_(new[0])
             norm.running_var.copy_(new[1])
             if found is not None:
@@ -133,6 +142,12 @@ def _estimate(mean: Tensor, variance: Tensor, whole: Rows, own: Rows) -> tuple[T
     factor = (variance + little) / (their_squares - theirs.square() + little)
     renewed = (spread + little) * factor ** _slope(*relative, _KNOWN) - little
     return mean + ours - follows * theirs, renewed.clamp(min=0)
+
+
+def _plain(mean: Tensor, own: Rows) -> tuple[Tensor, Tensor]:
+    """Mean and variance of what a norm reads on a few images."""
+    ours, squares = (part.mean(0) for part in own)
+    return mean + ours, (squares - ours.square()).clamp(min=0)
 
 
 def _slope(ours: Tensor, theirs: Tensor, little: Tensor | float) -> Tensor:
