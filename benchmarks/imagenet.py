@@ -243,19 +243,20 @@ def show(options: argparse.Namespace) -> None:
     """The tables, as Markdown."""
     record = stored(options)
     for full in record.get("full", []):
-        mine = rows_of(record.get("measure", []), network=full["network"])
+        mine = [{"metric": "auto", **row} for row in rows_of(record.get("measure", []), network=full["network"])]
         ways = [how for how in WORDS if rows_of(mine, how=how)]
         print(f"\n**{NETWORKS[full['network']][2]}**, {full['macs'] / 1e6:,.0f} M MACs, {_cell([full])} %\n")
         print("| MACs | method | " + " | ".join(WORDS[how] for how in ways) + " | search | repair |")
         print("|---|---|" + "---|" * (len(ways) + 2))
         for limit in sorted({row["limit"] for row in mine}, key=lambda limit: -float(limit.rstrip("%"))):
-            kinds = sorted({(row.get("multiple_of") or 0, row.get("metric", "auto")) for row in mine})
+            kinds = sorted({(row.get("multiple_of") or 0, row["metric"]) for row in mine})
             for method, (multiple, metric) in product(METHODS, kinds):
                 rows = rows_of(mine, limit=limit, method=method, multiple_of=multiple or None, metric=metric)
                 if rows:
                     cells = [_cell(rows_of(rows, how=how)) for how in ways]
                     cells += [_seconds(rows, "search_seconds"), _seconds(rows_of(rows, how="auto"), "seconds")]
-                    print(f"| {limit.replace('%', ' %')} | {_name(method, multiple, metric)} | " + " | ".join(cells) + " |")
+                    name = _name(method, multiple, metric)
+                    print(f"| {limit.replace('%', ' %')} | {name} | " + " | ".join(cells) + " |")
     for multiple in dict.fromkeys(row.get("multiple_of") for row in record.get("latency", [])):
         show_times(rows_of(record["latency"], multiple_of=multiple), multiple)
 

@@ -210,7 +210,7 @@ def show_imagenet(record: dict[str, Any], ours: dict[str, Any]) -> None:
     """Top-1 without training, beside what imagenet.py measured."""
     for full in record.get("full", []):
         mine = [
-            row
+            {"metric": "auto", **row}
             for row in [*record.get("measure", []), *ours.get("measure", [])]
             if row["network"] == full["network"] and row["method"] in WORDS
         ]

@@ -50,6 +50,7 @@ def measure(cell: tuple[str, int]) -> list[dict[str, Any]]:
                 graph,
                 macs=limit,
                 method=method,
+                metric="l2",
                 data=lcprune.Evaluation(data, images=IMAGES),
                 seed=seed,
                 repair="none",

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from searching import searching
 
 import lcprune
 from lcprune.batches import collate
 from lcprune.evaluate import Evaluation, parted
 from lcprune.setup import set_up
+from searching import searching
 
 
 @pytest.mark.parametrize(("after", "metric"), [("repair", "rebuilt"), ("statistics", "l2"), ("cut", "l2")])

@@ -8,8 +8,8 @@ follows the whole one's from image to image:
     variance  =  variance of the cut network * (the one that the whole one keeps / its variance)^d
 
 with the slopes c and d, from 0 to 1, of the cut network's means and relative mean squares over the whole one's, image
-by image. With nothing cut, c = d = 1, and nothing changes. With c = d = 0 they are the images' own, which is better where
-so much is cut that the two networks have little in common.
+by image. With nothing cut, c = d = 1, and nothing changes. With c = d = 0 they are the images' own, which is
+better where so much is cut that the two networks have little in common.
 """
 
 from __future__ import annotations
