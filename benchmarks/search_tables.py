@@ -16,6 +16,7 @@ from lcprune.files import atomic_write
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 NETWORKS = {"resnet56": "ResNet-56", "vgg16": "VGG", "mobilenetv2": "MobileNetV2", "torchvision:resnet50": "ResNet-50"}
+NETWORKS |= {"torchvision:mobilenet_v2": "MobileNetV2, 224 x 224"}
 VARIANTS = {
     "zero": "joined convolutions, channels last",
     "zero+plain": "PyTorch's convolutions",
@@ -96,11 +97,22 @@ def batches(kind: str = "cuda") -> str:
     )
 
 
-def growth(kind: str = "cuda", variant: str = "zero") -> str:
+def repaired(kind: str = "cuda") -> str:
+    """Searches that judge candidates after repair."""
+    body = [
+        (NETWORKS[row["network"]], f"{row['candidates']:,}", f"{row['images']:,}", _precision(row), *_times(row))
+        for row in rows(kind)
+        if row["variant"] == "repair"
+    ]
+    head = ("network", "candidates", "images", "precision", "s", "planning", "preparing", "evaluating", "other")
+    return table(head, body)
+
+
+def growth(kind: str = "cuda") -> str:
     """One thing changed at a time."""
     body = []
     for row in rows(kind):
-        if row["variant"] != variant or row["cold"] or row["precision"] != "fp32":
+        if row["variant"] != "zero" or row["cold"] or row["precision"] != "fp32":
             continue
         both = (row, _partner(rows(kind), row))
         body.append(
@@ -156,7 +168,7 @@ def ratios(kind: str = "cpu") -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "gpu": lambda: base("cuda"),
     "growth": growth,
-    "repair": lambda: growth(variant="repair"),
+    "repair": repaired,
     "batches": batches,
     "first": first,
     "cpu": ratios,
