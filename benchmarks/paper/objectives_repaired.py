@@ -4,8 +4,8 @@
     python benchmarks/paper/objectives_repaired.py --show                  # the table of docs/results/objective.md
 
 Selections that need no search (naive, uniform and random compensations) are made again, checked against the record, and
-judged as a search judges its candidates: a part of the images repairs them, the others judge. What tuning made of them is
-in results/objective.json; what is found goes to results/objective-repaired.json.
+judged as a search judges its candidates: a part of the images repairs them, the others judge. What tuning made of them
+is in results/objective.json; what is found goes to results/objective-repaired.json.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(given: str) -> None:
     """Judge every selection that can be made again."""
     stored = {row["cell"]: row for row in Store().rows("objective", "resnet56/objective/")}
     cells = [cell for cell in registry(PAPER).values() if cell.name in stored and "source" not in cell.options]
-    bench = Bench(given, Path("."), PAPER, "cpu")
+    bench = Bench(given, Path(), PAPER, "cpu")
     graph = bench.graph(PAPER.network)
     samples = draw(bench.images(_IMAGES_SEED), PAPER.images, _IMAGES_SEED)
     how = lcprune.Evaluation()
