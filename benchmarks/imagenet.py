@@ -164,7 +164,7 @@ def planned(
 
 def plan_file(options: argparse.Namespace, method: str, limit: str, seed: int) -> Path:
     more = f"-x{options.multiple_of}" if options.multiple_of else ""
-    more += f"-{options.metric}" if options.metric != "auto" else ""
+    more += f"-{options.metric}" if options.metric != "l2" else ""
     return Path(options.plans) / f"{options.network}-{method}-{limit.rstrip('%')}-{seed}{more}.json"
 
 
@@ -243,7 +243,7 @@ def show(options: argparse.Namespace) -> None:
     """The tables, as Markdown."""
     record = stored(options)
     for full in record.get("full", []):
-        mine = [{"metric": "auto", **row} for row in rows_of(record.get("measure", []), network=full["network"])]
+        mine = [{"metric": "l2", **row} for row in rows_of(record.get("measure", []), network=full["network"])]
         ways = [how for how in WORDS if rows_of(mine, how=how)]
         print(f"\n**{NETWORKS[full['network']][2]}**, {full['macs'] / 1e6:,.0f} M MACs, {_cell([full])} %\n")
         print("| MACs | method | " + " | ".join(WORDS[how] for how in ways) + " | search | repair |")
@@ -279,7 +279,7 @@ def show_times(times: Sequence[dict[str, Any]], multiple: int | None) -> None:
 
 
 def _name(method: str, multiple: int | None, metric: str) -> str:
-    return ", ".join([method, *[metric] * (metric != "auto"), *[f"multiples of {multiple}"] * bool(multiple)])
+    return ", ".join([method, *[metric] * (metric != "l2"), *[f"multiples of {multiple}"] * bool(multiple)])
 
 
 def _cell(rows: Sequence[dict[str, Any]]) -> str:
@@ -307,7 +307,7 @@ def main() -> None:
     parser.add_argument("--limits", nargs="+", default=LIMITS)
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=[way for way in WORDS if way != "none"])
     parser.add_argument("--multiple-of", type=int, help="keep multiples of so many filters")
-    parser.add_argument("--metric", default="auto", help="that units are ranked by")
+    parser.add_argument("--metric", default="l2", help="that units are ranked by")
     parser.add_argument("--candidates", type=int, default=400, help="of a search")
     parser.add_argument("--images", type=int, default=1000, help="that a search judges candidates by")
     parser.add_argument("--calibrate", type=int, help="images to work with, if not two of five")

@@ -210,7 +210,7 @@ def show_imagenet(record: dict[str, Any], ours: dict[str, Any]) -> None:
     """Top-1 without training, beside what imagenet.py measured."""
     for full in record.get("full", []):
         mine = [
-            {"metric": "auto", **row}
+            row
             for row in [*record.get("measure", []), *ours.get("measure", [])]
             if row["network"] == full["network"] and row["method"] in WORDS
         ]
@@ -220,7 +220,7 @@ def show_imagenet(record: dict[str, Any], ours: dict[str, Any]) -> None:
         print(f"| MACs | method | {heads} |\n|---|---|" + "---|" * len(ways))
         for limit in LIMITS["imagenet"]:
             for method, words in WORDS.items():
-                rows = imagenet.rows_of(mine, limit=limit, method=method, multiple_of=None, metric="auto")
+                rows = imagenet.rows_of(mine, limit=limit, method=method, multiple_of=None)
                 cells = [mean(imagenet.rows_of(rows, how=how), "accuracy") for how in ways]
                 if rows:
                     print(f"| {limit.replace('%', ' %')} | {words} | " + " | ".join(cells) + " |")

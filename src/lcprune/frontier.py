@@ -138,7 +138,7 @@ def pareto(
     latency: Latency | Sequence[Written] | None = None,
     methods: Sequence[str | Method] = METHODS,
     learn: str = "sweep",
-    metric: Metric = "auto",
+    metric: Metric = "l2",
     repair: str = AUTO,
     min_keep: float = 0.10,
     multiple_of: int | None = None,
@@ -207,9 +207,8 @@ def _make(
     given = [limit.number for limit in next(iter(columns.values()))]
     rows = [{name: column[index] for name, column in columns.items()} for index in range(len(given))]
     limits = [setup.limits(row) for row in rows]
-    tasks = {name: setup.task_of(method) for name, method in methods.items()}
-    found = choose(tasks, given, limits, learn, methods, setup.folder)
-    task, graph = found.tasks.get("lcp", setup.task), setup.task.graph
+    found = choose(setup.task, given, limits, learn, methods, setup.folder)
+    task, graph = found.task, setup.task.graph
     # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
     samples, how = task.judged
     plain = replace(how, after=CUT, prepare=None)
@@ -223,14 +222,14 @@ def _make(
             plan, outcome = None, None
             if setup.clock is not None:
                 keep = None if setup.folder is None else setup.folder / f"{name}-{index}-{HELD}"
-                own, choice = found.tasks[name].but(limits=limits[index]), Choice(units, meta=learned)
+                own, choice = task.but(limits=limits[index]), Choice(units, meta=learned)
                 plan, _, outcome = hold_choice(own, method, choice, setup.clock, rows[index][LATENCY], keep)
                 units = [np.asarray(plan.kept[group.name]) for group in graph.groups]
             loss = judge.loss(units)
             difference = objective(full_loss, loss)
             plan = (plan or graph.plan(units)).with_meta(
                 method=name,
-                metric=found.tasks[name].metric_name,
+                metric=task.metric_name,
                 limit=given[index],
                 min_keep=task.min_keep,
                 multiple_of=task.multiple_of,

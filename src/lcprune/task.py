@@ -74,7 +74,6 @@ class Task:
         limits: Limits | None = None,
         records: Path | None = None,
         seed: int | None = None,
-        metric: str | Callable[..., Any] | None = None,
         scores: list[NDArray[np.float64]] | None = None,
     ) -> Task:
         """This task, changed in what is given; what it has computed and what still holds goes along.
@@ -85,16 +84,13 @@ class Task:
             limits: other ones.
             records: another file.
             seed: of the search; scores stay those of the first seed.
-            metric: another one.
             scores: to rank by instead of the metric's own.
         """
-        changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed, "metric": metric}
+        changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed}
         other = replace(self, **{name: value for name, value in changes.items() if value is not None})
         known = {name: value for name, value in vars(self).items() if name in _COMPUTED}
-        others = scores is not None and scores is not known.get("scores")
-        if others or other.metric != self.metric:
-            known = {name: value for name, value in known.items() if name not in _BY_SCORES}
-        if scores is not None:
+        if scores is not None and scores is not known.get("scores"):
+            known = {name: value for name, value in known.items() if name not in ("ranking", "shares", "moved")}
             known["scores"] = scores
         vars(other).update(known)
         return other
@@ -240,8 +236,7 @@ def _no_labels(*_: Any) -> Any:
     raise DataError("this needs labelled images, so inputs alone are not enough: give (input, target) batches")
 
 
-_BY_SCORES = ("scores", "ranking", "shares", "moved")
-_COMPUTED = (*_BY_SCORES, "judged", "quick", "evaluator")
+_COMPUTED = ("scores", "ranking", "judged", "quick", "evaluator", "shares", "moved")
 
 
 @dataclass(frozen=True, eq=False)
