@@ -92,7 +92,8 @@ def measure(options: argparse.Namespace) -> None:
             graph,
             data=lcprune.Evaluation(batches, images=options.images),
             macs=LIMITS,
-            methods=[*METHODS[:2], lcprune.LcP(search)],
+            methods=[lcprune.LcP(search) if name == "lcp" else name for name in options.methods],
+            metric=options.metric,
             learn="each",
             seed=seed,
             repair="none",
@@ -102,6 +103,7 @@ def measure(options: argparse.Namespace) -> None:
         for point in frontier.points:
             plan = point.plan
             row = {"network": options.network, "method": point.method, "limit": point.limit, "seed": seed}
+            row["metric"] = options.metric
             row |= {"macs": plan.macs, "frontier_seconds": round(seconds, 1)}
             if point.history:
                 row |= {"candidates": len(point.history), "search_seconds": round(point.history[-1].seconds, 1)}
@@ -254,6 +256,8 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="folder with NETWORK-*.safetensors")
     parser.add_argument("--files", type=int, default=1, help="of these, how many hold the network in parts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--metric", default="l2", help="that units are ranked by")
     parser.add_argument("--images", type=int, default=2000, help="for search and repair")
     parser.add_argument("--candidates", type=int, default=200, help="of the search at each limit")
     parser.add_argument("--distil", action="store_true", help="`measure` distils half and a fifth, too, for one seed")
