@@ -68,3 +68,18 @@ def test_channels_that_a_few_images_do_not_move_keep_their_variance(whole: nn.Se
     for new, old in zip(statistics_of(small), statistics_of(plan.apply(whole)), strict=True):
         assert torch.isfinite(new.running_mean).all() and torch.isfinite(new.running_var).all()
         assert (new.running_var > 1e-3 * old.running_var).all()
+
+
+@pytest.mark.parametrize("shared", [False])
+def test_own_statistics_are_those_of_the_images(whole: nn.Sequential) -> None:
+    images = pictures(64, seed=2)
+    graph = lcprune.trace(whole, images[:2])
+    plan = graph.plan([np.arange(0, group.size, 2) for group in graph.groups])
+    own, other, following = plan.apply(whole), plan.apply(whole), plan.apply(whole)
+    renewal = Renewal(whole, batches(images))
+    renewal(own, plan, follow=False)
+    renewal(following, plan)
+    renew_statistics(other, batches(images))  # PyTorch's own variances divide by one less
+    for found, known in zip(numbers(own), numbers(other), strict=True):
+        assert torch.allclose(found, known, rtol=0.02, atol=1e-3 * float(known.abs().max()))
+    assert not any(torch.allclose(a, b) for a, b in zip(numbers(own), numbers(following), strict=True))
