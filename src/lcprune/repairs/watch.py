@@ -19,12 +19,14 @@ from lcprune.batches import call
 from lcprune.repairs.layers import Layer, is_layer, is_plain, is_transposed
 
 Run = tuple[str, int]  # a layer's name, and which of its runs in one pass
+Beside = tuple[str, bool]  # a module's name, and whether it is what the module reads; else what it gives
 
 OUTSIDE = "its weight is used outside of it, too"
 
 _version_of = operator.attrgetter("_version")  # how often a tensor was written to
 _ATEN = torch.ops.aten
 _RESHAPES = {_ATEN.view.default, _ATEN._unsafe_view.default}
+_SUMS = {_ATEN.add.Tensor, _ATEN.add_.Tensor}
 _PRODUCTS = {_ATEN.convolution.default, _ATEN.mm.default, _ATEN.bmm.default, _ATEN.t.default, _ATEN.transpose.int}
 
 
@@ -57,7 +59,8 @@ class Watch(TorchDispatchMode):
     def __init__(self, model: nn.Module, layers: Mapping[str, Layer]) -> None:
         super().__init__()
         self.layers = layers
-        self.norms = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+        self.modules = dict(model.named_modules())
+        self.norms = {name: module for name, module in self.modules.items() if isinstance(module, _BatchNorm)}
         self.order: list[str] = []
         self.count: Counter[str] = Counter()
         self.same: dict[Run, Run] = {}
@@ -76,12 +79,20 @@ class Watch(TorchDispatchMode):
         self._reads: Counter[str] = Counter()
         self._norm_of: dict[str, str] = {}
         self._norm_runs: Counter[str] = Counter()
+        self._clock = 0  # operators so far
+        self._began: dict[str, int] = {}
+        self._written: dict[int, int] = {}
+        self._module_runs: Counter[str] = Counter()
+        self._noted: dict[int, list[tuple[int, Beside]]] = {}
+        self._sums: dict[str, tuple[str, int, list[tuple[int, Beside]]]] = {}
 
     def __enter__(self) -> Any:
         self._handles = [
+            *(module.register_forward_pre_hook(self._reading_hook(name)) for name, module in self.modules.items()),
             *(layer.register_forward_pre_hook(self._before_hook(name)) for name, layer in self.layers.items()),
             *(layer.register_forward_hook(self._layer_hook(name)) for name, layer in self.layers.items()),
             *(norm.register_forward_pre_hook(self._norm_hook(name)) for name, norm in self.norms.items()),
+            *(module.register_forward_hook(self._giving_hook(name)) for name, module in self.modules.items()),
         ]
         return super().__enter__()
 
@@ -101,6 +112,12 @@ class Watch(TorchDispatchMode):
                 self.reasons[owner] = OUTSIDE
             if func in _PRODUCTS:
                 self.multiplied.add(id(value))
+        if func in _SUMS and not kwargs and isinstance(args[1], Tensor) and args[0].shape == args[1].shape:
+            self._note_sum(args[0], args[1])
+        self._clock += 1
+        if args and _writes(func):
+            self._written[id(args[0])] = self._clock
+            self._made.pop(id(args[0]), None)  # no longer what the layer gave
         result = func(*args, **(kwargs or {}))
         if func in _RESHAPES and result.ndim == 2 < args[0].ndim and len(result) == len(args[0]):
             self._alive.append(result)
@@ -117,6 +134,53 @@ class Watch(TorchDispatchMode):
         if norm is None or not self._reads[name] == self.count[name] == self._norm_runs[norm] == 1:
             return None
         return norm if isinstance(self.norms[norm].running_mean, Tensor) else None
+
+    def beside(self, name: str) -> Beside | None:
+        """What is added to what a layer gives, or to its batch norm's, and to nothing else; known before it runs."""
+        last = self.norm(name) or name
+        if name not in self._sums or not self._reads[last] == self.count[name] == 1:
+            return None
+        given, written, noted = self._sums[name]
+        began = self._began[name]
+        if given != last or written > began:
+            return None
+        known = (beside for clock, beside in noted if clock <= began and self._module_runs[beside[0]] == 1)
+        return next(known, None)
+
+    def _note_sum(self, first: Tensor, second: Tensor) -> None:
+        """Of two that are added, the one whose layer runs later may make up for the other."""
+        layers = {norm: layer for layer, norm in self._norm_of.items()}
+        found = []
+        for own, other in ((first, second), (second, first)):
+            given = self._made.get(id(own), "")
+            layer = layers.get(given, given)
+            if layer in self.layers:
+                found.append((self._began[layer], layer, given, other))
+        if found:
+            _, layer, given, other = max(found, key=lambda item: item[0])
+            self._sums[layer] = (given, self._written.get(id(other), 0), list(self._noted.get(id(other), [])))
+
+    def _reading_hook(self, name: str) -> Any:
+        def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+            self._module_runs[name] += 1
+            self._began[name] = self._clock
+            if args and isinstance(args[0], Tensor):
+                self._note(args[0], (name, True))
+
+        return note
+
+    def _giving_hook(self, name: str) -> Any:
+        def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if isinstance(output, Tensor):
+                self._note(output, (name, False))
+                if name in self.norms:
+                    self._made[id(output)] = name
+
+        return note
+
+    def _note(self, tensor: Tensor, beside: Beside) -> None:
+        self._alive.append(tensor)
+        self._noted.setdefault(id(tensor), []).append((self._clock, beside))
 
     def _before_hook(self, name: str) -> Any:
         def note(layer: Layer, args: tuple[Any, ...]) -> None:
@@ -162,6 +226,12 @@ class Watch(TorchDispatchMode):
                 self._norm_of[self._made[id(args[0])]] = name
 
         return note
+
+
+def _writes(func: Any) -> bool:
+    """Whether an operator changes its first argument."""
+    alias = func._schema.arguments[0].alias_info if func._schema.arguments else None
+    return alias is not None and alias.is_write
 
 
 def _multiplies(layer: Layer, inputs: Tensor) -> bool:

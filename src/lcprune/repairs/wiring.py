@@ -14,7 +14,7 @@ from lcprune.batches import call
 from lcprune.graph.outputs import leaves, tensors
 from lcprune.plan import Plan
 from lcprune.repairs.layers import Columns, Layer, columns_after, coverage, groups_of, is_layer, is_transposed, matrix
-from lcprune.repairs.watch import OUTSIDE, Run, Watch, sizes_in
+from lcprune.repairs.watch import OUTSIDE, Beside, Run, Watch, sizes_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class Site:
         patched: its outputs are products of its weight with patches of its input, once in a pass and at the same
             places in both networks.
         cover: of every tap, the share of outputs for which it lies on the input; None if it reads all channels.
+        beside: what is added to its outputs, behind its batch norm, and is there before it runs.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Site:
     norm: str | None
     patched: bool
     cover: Tensor | None = None
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,7 @@ class Survey:
             plain = not is_transposed(layer) and columns.taps == 1 and name not in watch.odd
             patched = plain and len(runs) == 1 and after is not None and after.get(name) == size
             cover = self._cover(name, columns) if reads_less else None
-            found.append(Site(name, columns, reads_less, runs, watch.norm(name), patched, cover))
+            found.append(Site(name, columns, reads_less, runs, watch.norm(name), patched, cover, watch.beside(name)))
         found.sort(key=lambda site: self._order[site.name])
         left |= _without_layers(self.model, plan, self.layers, self._multiplied)
         return Wiring(tuple(found), left, watch.numbers)
