@@ -186,8 +186,11 @@ def patches(layer: Layer, inputs: Tensor, most: int) -> Tensor:
     steps = list(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True))
     lengths = [(n - d * (k - 1) - 1) // s + 1 for n, (k, s, d) in zip(padded.shape[2:], steps, strict=True)]
     corners = torch.unravel_index(some_places(math.prod(lengths), most, inputs.device), tuple(lengths))
-    taps = []
-    for tap in itertools.product(*(range(size) for size in layer.kernel_size)):
-        index: list[Any] = [c * s + t * d for c, t, (_, s, d) in zip(corners, tap, steps, strict=True)]
-        taps.append(padded[(..., *index)])  # (images, channels, places)
-    return torch.stack(taps, -1).transpose(1, 2).flatten(0, 1)
+    taps = itertools.product(*(range(size) for size in layer.kernel_size))
+    index = torch.zeros(len(corners[0]), math.prod(layer.kernel_size), dtype=torch.int64, device=inputs.device)
+    for number, tap in enumerate(taps):
+        for size, corner, offset, (_, step, apart) in zip(padded.shape[2:], corners, tap, steps, strict=True):
+            index[:, number] = index[:, number] * size + corner * step + offset * apart
+    # Whole rows of channels are copied, which is several times as fast as numbers one by one.
+    chosen = padded.flatten(2).transpose(1, 2).contiguous()[:, index.flatten()]  # (images, places * taps, channels)
+    return chosen.view(-1, index.shape[1], padded.shape[1]).transpose(1, 2)

@@ -39,6 +39,7 @@ IMAGES = 1000
 _BATCH = 100
 _CPU_NUMBERS = 2**23  # between two layers, for all images of a batch: more are new pages every time
 _RENEWING = 1000  # images, at most, that new statistics are told from
+_FAR = 0.2  # from the whole network: nearer ones follow it from image to image
 _HELD_BACK = 5  # one of so many images judges, and is not fitted to
 _BYTES = 2**30  # for what a refit keeps in memory at once, on a CPU
 
@@ -245,7 +246,7 @@ class _Work:
                 apart.setdefault(name, []).append(attempt(name, way))
                 bar.advance(how=name, distance=f"{apart[name][-1]:.3g}")
         order = sorted(kept, key=lambda name: self.distances[name])
-        if len(tried := apart.get(order[0], [])) == 2 and tried[1] >= tried[0]:
+        if len(tried := apart.get(order[0], [])) == 2 and tried[1] >= tried[0] > _FAR:
             # Statistics that follow the whole network's did not help: so little is left of it that the images' own may.
             attempt(order[0], self._way(order[0], False))
         if how == DISTIL:
