@@ -84,6 +84,21 @@ def test_the_later_of_two_layers_makes_up_for_both() -> None:
     assert survey.watch.beside("conv2") is None
 
 
+def test_a_norm_with_an_activation_inside_is_no_plain_factor() -> None:
+    class Active(nn.BatchNorm2d):
+        def forward(self, input: Tensor) -> Tensor:
+            return functional.relu(super().forward(input))
+
+    class Inactive(Active):
+        def forward(self, input: Tensor) -> Tensor:
+            return nn.BatchNorm2d.forward(self, input)
+
+    for kind, beside in ((Active, None), (Inactive, ("", True))):
+        block = Block(lambda block, x: x + block.branch(x)).eval()
+        block.bn = kind(CHANNELS).eval()
+        assert Survey(block, torch.randn(2, CHANNELS, 5, 5)).watch.beside("conv2") == beside
+
+
 def test_modules_that_run_twice_tell_nothing() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:

@@ -80,6 +80,7 @@ class Watch(TorchDispatchMode):
         self._norm_of: dict[str, str] = {}
         self._norm_runs: Counter[str] = Counter()
         self._clock = 0  # operators so far
+        self._looking = False  # what runs now is not the network
         self._began: dict[str, int] = {}
         self._written: dict[int, int] = {}
         self._module_runs: Counter[str] = Counter()
@@ -103,6 +104,8 @@ class Watch(TorchDispatchMode):
         self._alive.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._looking:
+            return func(*args, **(kwargs or {}))
         for value in tree_iter((args, kwargs)):
             if not isinstance(value, Tensor):
                 continue
@@ -173,10 +176,18 @@ class Watch(TorchDispatchMode):
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if isinstance(output, Tensor):
                 self._note(output, (name, False))
-                if name in self.norms:
+                if name in self.norms and self._only_normalises(module, args, output):
                     self._made[id(output)] = name
 
         return note
+
+    def _only_normalises(self, norm: Any, args: tuple[Any, ...], output: Tensor) -> bool:
+        """Whether a batch norm gives what PyTorch's own gives: some have an activation in them."""
+        self._looking = True
+        try:
+            return bool(torch.allclose(output, _BatchNorm.forward(norm, args[0]), rtol=1e-3, atol=1e-5))
+        finally:
+            self._looking = False
 
     def _note(self, tensor: Tensor, beside: Beside) -> None:
         self._alive.append(tensor)
