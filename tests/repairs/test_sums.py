@@ -25,7 +25,7 @@ class Block(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
         self.conv2 = nn.Conv2d(CHANNELS, CHANNELS, 1, bias=False)
-        self.bn = nn.BatchNorm2d(CHANNELS)
+        self.bn, self.late = nn.BatchNorm2d(CHANNELS), nn.ReLU()
         self.join = join
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def _read_twice(block: Block, x: Tensor) -> Tensor:
 
 
 def _too_late(block: Block, x: Tensor) -> Tensor:
-    return block.branch(x) + functional.relu(block.conv1(x))
+    return block.branch(x) + block.late(x)
 
 
 SUMS: dict[str, tuple[Callable[[Block, Tensor], Tensor], Beside | None]] = {

@@ -190,6 +190,6 @@ def patches(layer: Layer, inputs: Tensor, most: int) -> Tensor:
     for number, tap in enumerate(taps):
         for size, corner, offset, (_, step, apart) in zip(padded.shape[2:], corners, tap, steps, strict=True):
             index[:, number] = index[:, number] * size + corner * step + offset * apart
-    # Whole rows of channels are copied, which is several times as fast as numbers one by one.
+    # Whole rows of channels are copied, not numbers one by one.
     chosen = padded.flatten(2).transpose(1, 2).contiguous()[:, index.flatten()]  # (images, places * taps, channels)
     return chosen.view(-1, index.shape[1], padded.shape[1]).transpose(1, 2)

@@ -45,18 +45,19 @@ def recording(whole: nn.Module, wiring: Wiring, batches: Sequence[Batch], number
         numbers: to be kept, at most; fewer places are looked at where that is less.
     """
     sites = [site for site in wiring.sites if site.patched]
-    wanted = {site.name: site for site in sites}
     images = sum(batch.size for batch in batches)
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {site.name: [] for site in sites}
     found: Seen = {}
 
-    def hook(name: str) -> Any:
+    def hook(site: Site) -> Any:
+        name = site.name
+
         def note(layer: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
             if len(parts[name]) < len(batches):
                 wide = layer.weight[0].numel() * groups_of(layer)
                 read, given = some(layer, args[0], wide), some(layer, output, wide)
                 if name in beside:
-                    given += some(layer, beside.pop(name), wide) * _per_output(whole, wanted[name])[:, None]
+                    given += some(layer, beside.pop(name), wide) * _per_output(whole, site)[:, None]
                 parts[name].append((read, given))
 
         return note
@@ -66,7 +67,7 @@ def recording(whole: nn.Module, wiring: Wiring, batches: Sequence[Batch], number
         share = min(numbers // (2 * len(sites) * values.shape[1]), _PATCHES // wide) // images
         return values[:, :, some_places(values.shape[2], max(1, min(_PLACES, share)), values.device)].float()
 
-    handles = [whole.get_submodule(site.name).register_forward_hook(hook(site.name)) for site in sites]
+    handles = [whole.get_submodule(site.name).register_forward_hook(hook(site)) for site in sites]
     try:
         with _listening(whole, sites) as beside:
             yield found
