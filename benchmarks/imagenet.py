@@ -52,6 +52,7 @@ NETWORKS = {  # what is built, the options of its data, what it is called
 }
 METHODS = ("uniform", "naive", "lcp")
 SEARCHES = {"lcp": "shift", "affine": "affine"}  # method -> the form of its ranking
+OWN = {"lcp": "rebuilt", "affine": "rebuilt"}  # the metric that a method has if none is named; others have l2
 LIMITS = ("85%", "75%", "70%", "58%", "50%")
 WAYS = ("statistics", "auto")
 WORDS = {"none": "as cut", "statistics": "statistics", "stand-ins": "stand-ins", "refit": "refit", "auto": "repaired"}
@@ -115,7 +116,7 @@ def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan,
         for method in options.methods:
             for limit in options.limits:
                 row = {"network": options.network, "method": method, "limit": limit, "seed": seed}
-                row |= {"multiple_of": options.multiple_of, "metric": options.metric}
+                row |= {"multiple_of": options.multiple_of, "metric": metric_of(options, method)}
                 wanted = [how for how in ("none", *options.ways) if not has(options, "measure", **row, how=how)]
                 if not wanted:
                     continue
@@ -148,7 +149,7 @@ def planned(
         graph,
         macs=limit,
         method=lcprune.LcP(search) if method in SEARCHES else method,
-        metric=options.metric,
+        metric=metric_of(options, method),
         data=lcprune.Evaluation(batches, images=options.images) if method in SEARCHES else None,
         repair="none",
         multiple_of=options.multiple_of,
@@ -162,9 +163,15 @@ def planned(
     return plan, seconds
 
 
+def metric_of(options: argparse.Namespace, method: str) -> str:
+    """What a method ranks by."""
+    return str(OWN.get(method, "l2") if options.metric == "auto" else options.metric)
+
+
 def plan_file(options: argparse.Namespace, method: str, limit: str, seed: int) -> Path:
     more = f"-x{options.multiple_of}" if options.multiple_of else ""
-    more += f"-{options.metric}" if options.metric != "l2" else ""
+    metric = metric_of(options, method)
+    more += f"-{metric}" if metric != "l2" else ""
     return Path(options.plans) / f"{options.network}-{method}-{limit.rstrip('%')}-{seed}{more}.json"
 
 
@@ -279,7 +286,9 @@ def show_times(times: Sequence[dict[str, Any]], multiple: int | None) -> None:
 
 
 def _name(method: str, multiple: int | None, metric: str) -> str:
-    return ", ".join([method, *[metric] * (metric != "l2"), *[f"multiples of {multiple}"] * bool(multiple)])
+    return ", ".join(
+        [method, *[metric] * (metric != OWN.get(method, "l2")), *[f"multiples of {multiple}"] * bool(multiple)]
+    )
 
 
 def _cell(rows: Sequence[dict[str, Any]]) -> str:
@@ -307,7 +316,7 @@ def main() -> None:
     parser.add_argument("--limits", nargs="+", default=LIMITS)
     parser.add_argument("--ways", nargs="+", default=WAYS, choices=[way for way in WORDS if way != "none"])
     parser.add_argument("--multiple-of", type=int, help="keep multiples of so many filters")
-    parser.add_argument("--metric", default="l2", help="that units are ranked by")
+    parser.add_argument("--metric", default="auto", help="that units are ranked by; auto: each method's own")
     parser.add_argument("--candidates", type=int, default=400, help="of a search")
     parser.add_argument("--images", type=int, default=1000, help="that a search judges candidates by")
     parser.add_argument("--calibrate", type=int, help="images to work with, if not two of five")

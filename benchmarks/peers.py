@@ -178,7 +178,7 @@ def main() -> None:
     other.add_argument("--epochs", type=int, default=20)
     other.add_argument("--val", type=int, default=5000, help="training images that are held out")
     other.add_argument("--train", type=int, help="only so many images, for a trial")
-    parser.set_defaults(multiple_of=None, metric="l2")  # that imagenet.py can ask for
+    parser.set_defaults(multiple_of=None, metric="auto")  # that imagenet.py can ask for
     options = parser.parse_args()
     if options.what in peers_accuracy.RESULTS:
         options.methods = options.methods or peers_accuracy.METHODS[options.what]

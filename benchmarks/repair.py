@@ -10,7 +10,9 @@
 each cut in every way; `images` repairs with more and fewer images; `tune` tunes from each start. Each of them adds its
 rows to benchmarks/results/repair.json as soon as it has them. `show` prints the tables of docs/repair.md.
 
-Images for search and repair are training images without labels in the repair; accuracies are those of the test images.
+The first seed repairs in each closed form, the others in the one that `auto` takes. Images for search and repair are
+training images; no labels are used. Accuracies are those of the test images, or with --split val, for choices, those of
+images that the network was not trained on (`--weights examples`, and what `train` makes).
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ CLOSED = ("statistics", "stand-ins", "refit")
 WAYS = (*CLOSED, "auto", "distil")
 WORDS = {"none": "as cut", "statistics": "statistics", "stand-ins": "stand-ins", "refit": "refit", "auto": "auto"}
 WORDS |= {"distil": "distilled"}
+LOSSES = {"labels": nn.functional.cross_entropy, "divergence": "divergence"}
 COUNTS = (100, 500, 2000, 5000)
 
 
@@ -64,18 +67,20 @@ def train(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     rate = 0.1 if options.network.startswith("vgg") else 0.2
     settings = {"lr": rate, "lr_decay": "cosine", "warmup_epochs": 2.0, "batch_size": 256, "weight_decay": 5e-4}
+    settings["label_smoothing"] = options.smoothing
     precision = "bf16" if options.device == "cuda" else "fp32"
     recipe = tune.recipe("baseline", **settings, epochs=options.epochs, precision=precision, seed=0)
     network = models.build(options.network, num_classes=10)
     result = tune.fit(network, dataset, recipe, progress=False, device=options.device)
     options.weights.mkdir(parents=True, exist_ok=True)
     save_weights(options.weights / f"{options.network}-0.safetensors", result.model)
-    print(options.network, accuracy(result.model.float(), dataset, options, "val"), flush=True)
+    options.split = "val"
+    print(options.network, accuracy(result.model.float(), dataset, options), flush=True)
 
 
-def accuracy(model: nn.Module, dataset: data.Dataset, options: argparse.Namespace, split: str = "test") -> float:
-    """On the test images, in float32."""
-    return float(tune.evaluate(model, dataset, split, device=options.device)[1])
+def accuracy(model: nn.Module, dataset: data.Dataset, options: argparse.Namespace) -> float:
+    """On the test images, in float32; for choices, on those that are held out."""
+    return float(tune.evaluate(model, dataset, options.split, device=options.device)[1])
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -90,7 +95,7 @@ def measure(options: argparse.Namespace) -> None:
         search = lcprune.Search(pool=pool, iterations=options.candidates - pool)
         frontier = lcprune.pareto(
             graph,
-            data=lcprune.Evaluation(batches, images=options.images),
+            data=lcprune.Evaluation(batches, loss_fn=LOSSES[options.loss], images=options.images),
             macs=LIMITS,
             methods=[lcprune.LcP(search) if name == "lcp" else name for name in options.methods],
             metric=options.metric,
@@ -103,11 +108,12 @@ def measure(options: argparse.Namespace) -> None:
         for point in frontier.points:
             plan = point.plan
             row = {"network": options.network, "method": point.method, "limit": point.limit, "seed": seed}
-            row["metric"] = options.metric
+            row["metric"] = plan.meta["metric"]
             row |= {"macs": plan.macs, "frontier_seconds": round(seconds, 1)}
             if point.history:
                 row |= {"candidates": len(point.history), "search_seconds": round(point.history[-1].seconds, 1)}
-            ways = CLOSED
+                row["loss"] = options.loss
+            ways = CLOSED if seed == 0 else ("auto",)
             if options.distil and seed == options.seeds[0] and point.method != "uniform" and point.limit in (0.5, 0.2):
                 ways = (*CLOSED, "distil")
             add(
@@ -134,6 +140,8 @@ def repaired(
         network, done = mend(model, plan, small, samples, how, images=images, classes=True, seed=seed, progress=False)
         rows.append({"how": how, "accuracy": accuracy(network, dataset, options), "took": done.how})
         rows[-1] |= {"distance": done.distances.get(done.how), "seconds": done.seconds, "images": done.images}
+    if "auto" in ways:
+        return rows
     # "auto" tries the same, and takes the closest.
     closest = min((row for row in rows[1:] if row["how"] in CLOSED), key=lambda row: row["distance"])
     return [
@@ -208,9 +216,9 @@ def show(options: argparse.Namespace) -> None:
     for full in stored["full"]:
         name = full["network"]
         print(f"\n{name}, {100 * full['accuracy']:.1f} %\n")
-        hows = ["none", *WAYS]
-        print("| MACs | method | " + " | ".join(WORDS[how] for how in hows) + " |\n|---|---|" + "---|" * len(hows))
         mine = _complete([row for row in stored["measure"] if row["network"] == name])
+        hows = [how for how in ("none", *WAYS) if any(row["how"] == how for row in mine)]
+        print("| MACs | method | " + " | ".join(WORDS[how] for how in hows) + " |\n|---|---|" + "---|" * len(hows))
         for limit in dict.fromkeys(row["limit"] for row in mine):
             for method in METHODS:
                 cells = [_cell(mine, limit=limit, method=method, how=how) for how in hows]
@@ -257,11 +265,14 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1, help="of these, how many hold the network in parts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
-    parser.add_argument("--metric", default="l2", help="that units are ranked by")
+    parser.add_argument("--metric", default="auto", help="that units are ranked by; auto: each method's own")
+    parser.add_argument("--loss", default="divergence", choices=LOSSES, help="that candidates are judged by")
     parser.add_argument("--images", type=int, default=2000, help="for search and repair")
     parser.add_argument("--candidates", type=int, default=200, help="of the search at each limit")
     parser.add_argument("--distil", action="store_true", help="`measure` distils half and a fifth, too, for one seed")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--smoothing", type=float, default=0.0, help="of labels, in `train`")
+    parser.add_argument("--split", default="test", choices=["test", "val"], help="that judges: val for choices")
     parser.add_argument("--val", type=int, default=5000, help="training images that are held out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)

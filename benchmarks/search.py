@@ -209,7 +209,7 @@ def measure(base: dict[str, Any], options: argparse.Namespace, cache: dict[str, 
         torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     engine = LocalEngine() if variant in AFTER else Given(make(variant, precision, graph, batches))
-    metric = "rebuilt" if variant == "repair" else "l2"
+    metric = lcprune.LcP().own_metric(how)
     task = Task(graph, Limits(macs=base["macs"]), metric, samples, evaluation=how, engine=engine)
     setup = time.perf_counter() - started
     found = choosing.learn(task, search).found

@@ -13,7 +13,7 @@ import numpy as np
 
 from lcprune import baselines  # noqa: F401  (they register themselves: whoever gets `methods` from here gets all)
 from lcprune.errors import ConfigError, SearchError
-from lcprune.evaluate import Evaluator
+from lcprune.evaluate import REPAIR, Evaluation, Evaluator
 from lcprune.guide import LossGuide
 from lcprune.method import Method, methods
 from lcprune.search import Found, Search, Space, make_sampler, objective, run_search
@@ -92,6 +92,9 @@ class LcP(Method):
             raise SearchError(
                 f"search={self.search!r} is not a Search: write lcprune.LcP(search=lcprune.Search(pool=64))"
             )
+
+    def own_metric(self, evaluation: Evaluation) -> str:
+        return "rebuilt" if evaluation.after == REPAIR else "l2"
 
     def choose(self, task: Task) -> Choice:
         started = time.perf_counter()

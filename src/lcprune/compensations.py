@@ -29,17 +29,17 @@ class Chosen:
         histories: position of a limit that was searched at -> records of the search.
         learned: for each limit how "lcp" was learned, as in the plan's `meta`: the compensation and after what
             candidates were judged (nothing without "lcp").
-        task: as given, ranked by the scores that a resumed search began with.
+        tasks: as given, ranked by the scores that a resumed search began with.
     """
 
     kept: Mapping[str, list[Kept]]
     histories: Mapping[int, list[Record]]
     learned: list[dict[str, Any]]
-    task: Task
+    tasks: Mapping[str, Task]
 
 
 def choose(
-    task: Task,
+    tasks: Mapping[str, Task],
     given: list[float],
     limits: list[Limits],
     learn: str,
@@ -49,17 +49,18 @@ def choose(
     """What each method keeps at each limit.
 
     Args:
-        task: the network, its scores and losses.
+        tasks: of each method, the network, its scores and losses.
         given: the limits as numbers, for names.
         limits: what the networks may cost.
         learn: one of `LEARN`.
         methods: by name: "lcp", "naive" and "uniform", or some of them.
         folder: where searches are recorded; None records them nowhere.
     """
-    lcp = methods.get("lcp")
+    lcp, tasks = methods.get("lcp"), dict(tasks)
     founds: dict[int, Learned] = {}
     kept: dict[str, list[Kept]] = {}
     if isinstance(lcp, LcP):
+        task = tasks["lcp"]
         _ = task.scores, task.evaluator  # shared by all limits: `but` hands on what is there
         search = task.engine.settle(lcp.search)
         order = sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index]))
@@ -86,13 +87,14 @@ def choose(
             kept["lcp"] = [choosing.compensate(task.but(limits=limit), beta) for limit in limits]
         else:
             kept["lcp"] = [founds[index].found.kept for index in range(len(limits))]
-    # Last: a resumed search brought the scores that it began with.
+        # A resumed search brought the scores that it began with: for all who rank by the same metric.
+        tasks = {name: task if own.metric == task.metric else own for name, own in tasks.items()}
     for name, method in methods.items():
         if name != "lcp":
-            kept[name] = [method.choose(task.but(limits=limit)).kept for limit in limits]
+            kept[name] = [method.choose(tasks[name].but(limits=limit)).kept for limit in limits]
     histories = {index: founds[index].found.history for index in sorted(founds)}
     learned = [founds.get(index, found).meta for index in range(len(limits))] if founds else []
-    return Chosen(kept, histories, learned, task)
+    return Chosen(kept, histories, learned, tasks)
 
 
 def _files(given: Sequence[float]) -> list[str]:

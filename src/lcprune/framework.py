@@ -37,7 +37,7 @@ def prune(
     params: Written | None = None,
     latency: Latency | Written | None = None,
     method: str | Method = "lcp",
-    metric: Metric = "l2",
+    metric: Metric = "auto",
     data: Data | None = None,
     repair: str = AUTO,
     min_keep: float = 0.10,
@@ -59,7 +59,8 @@ def prune(
             misses the limit or leaves much of it unused, selected again from the same ranking.
         method: one of `lcprune.methods()`, or an object with settings of its own: `lcprune.LcP(search=...)`,
             `lcprune.Schedule({"layer1.*": 0.5})`, `lcprune.baselines.Amc(episodes=200)`.
-        metric: one of `lcprune.metrics()`, or a function `graph -> scores`.
+        metric: one of `lcprune.metrics()`, or a function `graph -> scores`. "auto" is "rebuilt", what units that stay
+            cannot rebuild, where LcP judges repaired candidates, and "l2" elsewhere, as in the paper.
         data: iterable of (input, target) batches, or of inputs alone, for repair and for methods and metrics that need
             it; or an `Evaluation` that also says after what, with which loss, by how many images and in which precision
             networks are judged. Without targets, candidates are judged by how close they are to the whole network;

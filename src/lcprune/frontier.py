@@ -138,7 +138,7 @@ def pareto(
     latency: Latency | Sequence[Written] | None = None,
     methods: Sequence[str | Method] = METHODS,
     learn: str = "sweep",
-    metric: Metric = "l2",
+    metric: Metric = "auto",
     repair: str = AUTO,
     min_keep: float = 0.10,
     multiple_of: int | None = None,
@@ -207,10 +207,11 @@ def _make(
     given = [limit.number for limit in next(iter(columns.values()))]
     rows = [{name: column[index] for name, column in columns.items()} for index in range(len(given))]
     limits = [setup.limits(row) for row in rows]
-    found = choose(setup.task, given, limits, learn, methods, setup.folder)
-    task, graph = found.task, setup.task.graph
+    tasks = {name: setup.task_of(method) for name, method in methods.items()}
+    found = choose(tasks, given, limits, learn, methods, setup.folder)
+    task, graph = found.tasks.get("lcp", setup.task), setup.task.graph
     # Whatever the search did to its candidates, the frontier is that of the networks as they are cut.
-    samples, how = task.judged
+    samples, how = task.shown
     plain = replace(how, after=CUT, prepare=None)
     judge = task.engine.evaluator(graph, samples, plain) if how.prepares else task.evaluator
     judge = judge if judge.precision == "fp32" else judge.exactly()
@@ -222,14 +223,14 @@ def _make(
             plan, outcome = None, None
             if setup.clock is not None:
                 keep = None if setup.folder is None else setup.folder / f"{name}-{index}-{HELD}"
-                own, choice = task.but(limits=limits[index]), Choice(units, meta=learned)
+                own, choice = found.tasks[name].but(limits=limits[index]), Choice(units, meta=learned)
                 plan, _, outcome = hold_choice(own, method, choice, setup.clock, rows[index][LATENCY], keep)
                 units = [np.asarray(plan.kept[group.name]) for group in graph.groups]
             loss = judge.loss(units)
             difference = objective(full_loss, loss)
             plan = (plan or graph.plan(units)).with_meta(
                 method=name,
-                metric=task.metric_name,
+                metric=found.tasks[name].metric_name,
                 limit=given[index],
                 min_keep=task.min_keep,
                 multiple_of=task.multiple_of,
@@ -253,7 +254,7 @@ def _repaired(frontier: Frontier, task: Task, how: str) -> Frontier:
     """The frontier with every network repaired, judged again and proved."""
     if how == NONE:
         return frontier
-    (samples, judged), points = task.judged, []
+    (samples, judged), points = task.shown, []
     batches = collate(samples, 128, next(task.graph.model.parameters()).device)
     for point in frontier.points:
         cut = PruneResult(point.model, point.plan, point.history)

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, TypeVar
 
 from lcprune.errors import ConfigError
+from lcprune.evaluate import Evaluation
 from lcprune.select import Kept
 from lcprune.task import Choice, Task, plain_fields
 
@@ -40,6 +41,14 @@ class Method(ABC):
     def scheduled(self) -> bool:
         """Whether the user says what stays, whatever the limits are."""
         return False
+
+    def own_metric(self, evaluation: Evaluation) -> str:
+        """What units are scored by if the user does not say.
+
+        Args:
+            evaluation: how networks are judged.
+        """
+        return "l2"
 
     def settings(self) -> dict[str, Any]:
         """The method and its settings, as plain JSON."""

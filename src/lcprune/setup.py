@@ -28,6 +28,7 @@ from lcprune.task import Task, width_of
 if TYPE_CHECKING:
     from lcprune.data import Dataset
 
+AUTO = "auto"  # each method's own metric
 Metric = str | Callable[..., Any]
 Data = Evaluation | Iterable[Any]
 Where = Job | str | os.PathLike[str]
@@ -38,11 +39,12 @@ class Setup:
     """The parts of one call.
 
     Attributes:
-        task: all but the limits.
+        task: all but the limits; with the metric of the first method that needs data, if any does.
         folder: of the run, on this machine; None if there is none.
         networks: where the networks are saved; None for nowhere.
         clock: what predicts and measures latency; None without a limit on it.
         scheduled: whether the user says what stays.
+        metric: as the user gave it.
     """
 
     task: Task
@@ -50,6 +52,12 @@ class Setup:
     clock: Clock | None
     scheduled: bool = False
     networks: Path | None = None
+    metric: Metric = AUTO
+
+    def task_of(self, method: Method) -> Task:
+        """The task, with a method's own metric if the user named none."""
+        metric = metric_of(self.metric, method, self.task.evaluation)
+        return self.task if metric == self.task.metric else self.task.but(metric=metric)
 
     def limits(self, own: Mapping[str, Limit]) -> Limits:
         """Limits by what they limit, with what predicts the latency."""
@@ -89,10 +97,12 @@ def set_up(
     engine = make_engine(job.engine)
     graph = _graph(model, example_inputs)
     check_weights(graph.model, graph.unread)
+    first = next((method for method in methods if method.needs_data), methods[0])
+    own_metric = metric_of(metric, first, how)
     samples = None if how.data is None else draw(how.data, how.images, seed)
     if samples is not None:
         judged = any(method.needs_data for method in methods)
-        judged = judged or (isinstance(metric, str) and metrics.get(metric).needs_data)
+        judged = judged or (isinstance(own_metric, str) and metrics.get(own_metric).needs_data)
         check_samples(graph.model, samples, judged and how.loss_fn is None)
     width = width_of(graph, multiple_of)
     folder = None if job.folder is None else Path(job.folder)
@@ -100,7 +110,7 @@ def set_up(
     task = Task(
         graph=graph,
         limits=Limits(),
-        metric=metric,
+        metric=own_metric,
         samples=samples,
         evaluation=replace(how, data=None),
         min_keep=min_keep,
@@ -113,7 +123,12 @@ def set_up(
     )
     with engine:
         scheduled = all(method.scheduled for method in methods)
-        yield Setup(task, folder, clock, scheduled, folder if job.networks else None)
+        yield Setup(task, folder, clock, scheduled, folder if job.networks else None, metric)
+
+
+def metric_of(metric: Metric, method: Method, evaluation: Evaluation) -> Metric:
+    """What a method's units are scored by: what the user says, or its own."""
+    return method.own_metric(evaluation) if isinstance(metric, str) and metric == AUTO else metric
 
 
 def columns(macs: Several | None, params: Several | None, latency: Latency | None) -> dict[str, tuple[Limit, ...]]:

@@ -43,7 +43,7 @@ def prune_in_steps(
     params: Several | None = None,
     latency: Latency | Several | None = None,
     method: str | Method = "lcp",
-    metric: Metric = "l2",
+    metric: Metric = "auto",
     data: Data | None = None,
     repair: str = STAND_INS,
     min_keep: float = 0.10,

@@ -14,11 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.batches import collate, fingerprint
+from lcprune.batches import call, collate, fingerprint
+from lcprune.copies import copy_to_run
 from lcprune.engine import Engine, LocalEngine
 from lcprune.errors import ConfigError, DataError
 from lcprune.evaluate import DISTANCE, DIVERGENCE, REPAIR, Evaluation, Evaluator, answered, measured, parted
 from lcprune.graph.channel_graph import ChannelGraph
+from lcprune.repairs.distance import scores_classes
 from lcprune.repairs.quick import QuickRepair
 from lcprune.repairs.shares import lost_shares
 from lcprune.scoring import Metric, metrics
@@ -74,6 +76,7 @@ class Task:
         limits: Limits | None = None,
         records: Path | None = None,
         seed: int | None = None,
+        metric: str | Callable[..., Any] | None = None,
         scores: list[NDArray[np.float64]] | None = None,
     ) -> Task:
         """This task, changed in what is given; what it has computed and what still holds goes along.
@@ -84,13 +87,16 @@ class Task:
             limits: other ones.
             records: another file.
             seed: of the search; scores stay those of the first seed.
+            metric: another one.
             scores: to rank by instead of the metric's own.
         """
-        changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed}
+        changes: dict[str, Any] = {"limits": limits, "records": records, "seed": seed, "metric": metric}
         other = replace(self, **{name: value for name, value in changes.items() if value is not None})
         known = {name: value for name, value in vars(self).items() if name in _COMPUTED}
-        if scores is not None and scores is not known.get("scores"):
-            known = {name: value for name, value in known.items() if name not in ("ranking", "shares", "moved")}
+        others = scores is not None and scores is not known.get("scores")
+        if others or other.metric != self.metric:
+            known = {name: value for name, value in known.items() if name not in _BY_SCORES}
+        if scores is not None:
             known["scores"] = scores
         vars(other).update(known)
         return other
@@ -113,16 +119,40 @@ class Task:
 
     @cached_property
     def judged(self) -> tuple[Sequence[tuple[Any, Any]], Evaluation]:
-        """The drawn images with the targets that networks are judged by, and how: by labels, or without.
+        """The drawn images with the targets that candidates are judged by, and how.
+
+        A repaired classifier is judged by how close it is to the whole network, unless the user gives a loss: the whole
+        network does not have the least loss that labels allow, and a candidate that is surer of itself is no better.
 
         Raises:
             DataError: no data was given.
         """
-        loss_fn = self.evaluation.loss_fn
+        closest = self.evaluation.loss_fn is None and self.evaluation.after == REPAIR and self._scores_classes
+        return self._judged_by(DIVERGENCE if closest else self.evaluation.loss_fn)
+
+    @cached_property
+    def shown(self) -> tuple[Sequence[tuple[Any, Any]], Evaluation]:
+        """The drawn images and the loss that a user is shown: that of the labels, where there are some.
+
+        Raises:
+            DataError: no data was given.
+        """
+        return self._judged_by(self.evaluation.loss_fn)
+
+    def _judged_by(self, loss_fn: Any) -> tuple[Sequence[tuple[Any, Any]], Evaluation]:
         if loss_fn in (DISTANCE, DIVERGENCE) or (loss_fn is None and not self.labelled):
             samples, distance = answered(self.graph.model, self.need_images(), loss_fn == DIVERGENCE)
             return samples, replace(self.evaluation, loss_fn=distance)
         return self.need_labels(), self.evaluation
+
+    @property
+    def _scores_classes(self) -> bool:
+        """Whether the loss is cross-entropy, and the network gives one row of scores for each image."""
+        if not self.classes:
+            return False
+        [batch] = collate(self.need_images()[:2], 2, next(self.graph.model.parameters()).device)
+        with torch.no_grad():
+            return scores_classes(call(copy_to_run(self.graph.model), batch.inputs), batch.size)
 
     @cached_property
     def evaluator(self) -> Evaluator:
@@ -236,7 +266,8 @@ def _no_labels(*_: Any) -> Any:
     raise DataError("this needs labelled images, so inputs alone are not enough: give (input, target) batches")
 
 
-_COMPUTED = ("scores", "ranking", "judged", "quick", "evaluator", "shares", "moved")
+_BY_SCORES = ("scores", "ranking", "shares", "moved")
+_COMPUTED = (*_BY_SCORES, "judged", "quick", "evaluator")
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import lcprune
-from lcprune.batches import Batch, collate
-from lcprune.evaluate import Evaluation, measured, parted
+from lcprune.batches import Batch
+from lcprune.evaluate import measured
 from lcprune.repairs.shares import least_lost, lost_shares
-from lcprune.setup import set_up
 
 
 @pytest.fixture
@@ -76,21 +73,3 @@ def test_where_nobody_was_measured_lengths_decide(images: torch.Tensor) -> None:
     scores = lcprune.metrics.score(graph, "rebuilt", [(images, ())])
     lengths = lcprune.metrics.l2_normalised(lcprune.metrics.score(graph, "l2"))
     assert all(np.array_equal(*pair) for pair in zip(scores, lengths, strict=True))
-
-
-def test_a_search_and_the_metric_alone_say_the_same(plain: SimpleNamespace, digits: SimpleNamespace) -> None:
-    given = {"latency": None, "metric": "rebuilt", "min_keep": 0.1, "multiple_of": None, "run": None}
-    how = Evaluation(digits.train, images=200)
-    with set_up(plain.graph, None, [lcprune.LcP()], data=how, seed=0, progress=False, **given) as made:
-        fitted, _ = parted(made.task.samples, made.task.evaluation)
-        [batch] = collate(fitted, len(fitted), "cpu")
-        alone = lcprune.metrics.score(plain.graph, "rebuilt", [(batch.inputs, ())])
-        assert all(np.array_equal(*pair) for pair in zip(made.task.scores, alone, strict=True))
-        assert not np.array_equal(alone[0], lcprune.metrics.score(plain.graph, "l2")[0])
-
-
-def test_a_search_ranks_by_it_without_labels(plain: SimpleNamespace, digits: SimpleNamespace) -> None:
-    search = lcprune.LcP(lcprune.Search(pool=2, iterations=1, sample=1))
-    images = Evaluation([inputs for inputs, _ in digits.train], images=128)
-    result = lcprune.prune(plain.graph, macs="50%", method=search, metric="rebuilt", data=images, progress=False)
-    assert result.plan.meta["metric"] == "rebuilt" and result.plan.macs <= 0.5 * plain.graph.macs

@@ -193,7 +193,7 @@ LatencyTable = Annotated[
 ]
 Method = Annotated[str, method_option(help="uniform, naive, lcp, ... (see `lcprune methods`).")]
 Methods = Annotated[Words, method_option(parser=words, metavar="NAMES", help="Methods, separated by commas.")]
-Metric = Annotated[str, method_option(help="l1, l2, taylor, ... (see `lcprune methods`).")]
+Metric = Annotated[str, method_option(help="auto (lcp: rebuilt; else: l2), l1, taylor, ... (see `lcprune methods`).")]
 Epochs = Annotated[int | None, run_option(min=0, help="Epochs of training; the recipe's own by default.")]
 Recipe = Annotated[str, run_option(help="Named training recipe.")]
 Seed = Annotated[int, run_option(help="Seed of everything random.")]
@@ -245,7 +245,7 @@ FOLDER: Group = {
 }
 CHOICE: Group = {
     **NETWORK,
-    "metric": (Metric, "l2"),
+    "metric": (Metric, "auto"),
     "min_keep": (MinKeep, 0.10),
     "multiple_of": (MultipleOf, None),
     "ignore": (Ignore, None),

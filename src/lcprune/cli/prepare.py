@@ -28,9 +28,14 @@ def check_names(methods: Sequence[str], metric: str) -> None:
     try:
         for method in methods:
             lcprune.methods.get(method)
-        lcprune.metrics.get(metric)
+        needs_data(metric)
     except (ConfigError, MetricError) as error:
         raise UsageError(str(error)) from None
+
+
+def needs_data(metric: str) -> bool:
+    """Whether a metric does; "auto" wants none of a method that has none."""
+    return metric != "auto" and lcprune.metrics.get(metric).needs_data
 
 
 def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> tuple[Search, Evaluation]:

@@ -116,13 +116,13 @@ def _limits(macs: Any, params: Any, latency: Any, batch: int, backend: str, tabl
 
 def _why(ctx: typer.Context, method: str, epochs: int = 0) -> str | None:
     """What needs data; None if nothing does."""
-    from lcprune.cli.prepare import check_names
+    from lcprune.cli.prepare import check_names, needs_data
 
     metric = ctx.params["metric"]
     check_names([method], metric)
-    needs_data = lcprune.methods.get(method).needs_data or lcprune.metrics.get(metric).needs_data or epochs
+    wanted = lcprune.methods.get(method).needs_data or needs_data(metric) or epochs
     tuned = f" and epochs={epochs}" if epochs else ""
-    return f"method {method!r} with metric {metric!r}{tuned}" if needs_data else None
+    return f"method {method!r} with metric {metric!r}{tuned}" if wanted else None
 
 
 @o.also(o.STUDY)

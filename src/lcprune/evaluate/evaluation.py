@@ -25,7 +25,8 @@ class Evaluation:
         data: iterable of (input, target) batches, or of inputs alone.
         loss_fn: `loss_fn(output, target)`, a mean over the batch; "distance" looks at no targets and compares outputs
             with those of the whole network, "divergence" likewise the probabilities of classes that outputs mean. None
-            is cross-entropy where there are targets, and the distance otherwise.
+            is the divergence for classifiers that are judged after repair, cross-entropy for other networks that have
+            targets, and the distance without any.
         images: that are drawn from the data once. After repair, half of them, at most 1,000, serve to repair
             candidates, and the others judge.
         batch_size: images per forward pass while judging; None chooses.

@@ -68,7 +68,7 @@ class Study:
     dataset: AnyData | None = None
     recipe: Recipe | None = None
     search: Search = field(default_factory=Search)
-    metric: str = "l2"
+    metric: str = "auto"
     min_keep: float = 0.10
     multiple_of: int | None = None
     progress: bool = True
