@@ -95,14 +95,16 @@ def check(graph: ChannelGraph, plan: Plan, smaller: nn.Module | None, result: An
         result: what the error carries, so that nothing is lost after a long search.
 
     Raises:
-        PlanError: the smaller network does not compute what the silenced one does.
+        PlanError: the smaller network does not compute what the silenced one does, or nothing that could be compared.
     """
     verification = verify(graph.model, plan, graph.example_inputs, smaller)
     if not verification.ok:
-        error = PlanError(
-            f"the smaller network is off by {verification.max_error:.3g} from the original with the same "
-            "units silenced, so it is not returned; what was found is in this error's `result`"
-        )
+        reason = f"is off by {verification.max_error:.3g} from the original with the same units silenced"
+        if not verification.compared and not verification.max_error:
+            reason = (
+                "cannot be checked: all outputs are zero or not finite (load trained weights, or other example inputs)"
+            )
+        error = PlanError(f"the smaller network {reason}, so it is not returned; what was found is in `error.result`")
         error.result = result
         raise error
 

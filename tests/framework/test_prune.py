@@ -10,6 +10,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -147,6 +148,14 @@ def test_surgery_that_is_not_exact_is_refused(plain, digits, monkeypatch) -> Non
         lcprune.prune(plain.graph, macs=0.5, method="naive", progress=False)
     assert caught.value.result.plan.macs <= 0.5 * plain.graph.macs  # nothing is lost after a long search
     assert caught.value.result.model(digits.example).shape == (len(digits.example), 10)
+
+
+def test_a_network_whose_outputs_are_all_zero_cannot_be_checked() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).eval()
+    nn.init.zeros_(model[3].weight), nn.init.zeros_(model[3].bias)  # as some untrained networks have their heads
+    with pytest.raises(lcprune.PlanError, match="cannot be checked: all outputs are zero") as caught:
+        lcprune.prune(model, torch.randn(1, 3, 8, 8), macs=0.5, method="naive", progress=False)
+    assert caught.value.result.plan.macs > 0
 
 
 @pytest.mark.parametrize(
