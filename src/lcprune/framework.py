@@ -64,8 +64,8 @@ def prune(
         data: iterable of (input, target) batches, or of inputs alone, for repair and for methods and metrics that need
             it; or an `Evaluation` that also says after what, with which loss, by how many images and in which precision
             networks are judged. Repaired classifiers, and networks without targets, are judged by how close they are to
-            the whole network; methods that train and metrics that use the loss need targets. Methods that train use the whole set behind
-            the batches, if it has one from `lcprune.data`.
+            the whole network; methods that train and metrics that use the loss need targets. Methods that train use
+            the whole set behind the batches, if it has one from `lcprune.data`.
         repair: what is done to the cut network where there is data, without labels or training: "auto" for what comes
             closest to the whole network, or one of "none", "statistics", "stand-ins", "refit", "distil"; see
             `lcprune.repair`.
