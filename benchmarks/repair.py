@@ -11,8 +11,8 @@ each cut in every way; `images` repairs with more and fewer images; `tune` tunes
 rows to benchmarks/results/repair.json as soon as it has them. `show` prints the tables of docs/repair.md.
 
 The first seed repairs in each closed form, the others in the one that `auto` takes. Images for search and repair are
-training images; no labels are used. Accuracies are those of the test images, or with --split val, for choices, those of
-images that the network was not trained on (`--weights examples`, and what `train` makes).
+training images; no labels are used, but for --loss labels. Accuracies are those of the test images, or with --split
+val, for choices, those of images that the network was not trained on (`--weights examples`, and what `train` makes).
 """
 
 from __future__ import annotations

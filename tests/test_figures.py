@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 import statistics
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -223,6 +224,21 @@ def test_repairs(capsys: pytest.CaptureFixture[str]) -> None:
             assert f"{min(spent[name]):.0f} to {max(spent[name]):.0f} s for {words}" in " ".join(page.split())
     index = first_page.PAGE.read_text(encoding="utf-8")
     assert first_page.refresh(index) == index, "run: python benchmarks/first_page.py"
+
+
+def test_what_the_order_gains() -> None:
+    judged = (("labels", "l2"), ("divergence", "l2"), ("divergence", "rebuilt"))
+    lines = {("naive", None, "l2"): "| naive pruning | `l2` |"}
+    lines |= {("lcp", loss, metric): f"| {loss} | `{metric}` |" for loss, metric in judged}
+    rows = record("results/repair_choice.json")["measure"]
+    for (method, loss, metric), head in lines.items():
+        cells = []
+        for network, limit in product(("resnet56, labels smoothed", "resnet56"), (0.7, 0.5, 0.2)):
+            wanted = {"network": network, "limit": limit, "method": method, "loss": loss, "metric": metric}
+            found = [row["accuracy"] for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+            cells += [f"{100 * found[0]:.1f}" if found else ""]
+        [line] = [line for line in METHOD.replace("**", "").splitlines() if line.startswith(head)]
+        assert [cell.strip() for cell in line.removeprefix(head).rstrip("|").split("|")] == cells
 
 
 def test_held_latencies() -> None:
