@@ -102,7 +102,7 @@ def test_a_search_with_a_guide_goes_on_where_it_stopped(form, plain, digits, tmp
     assert all(record.macs <= 0.4 * plain.graph.macs for record in whole.history)
     (tmp_path / "stopped").mkdir()
     lines = (tmp_path / "whole" / "search.jsonl").read_bytes().split(b"\n")
-    (tmp_path / "stopped" / "search.jsonl").write_bytes(b"\n".join(lines[:10]) + b"\n")  # among the neighbours
+    (tmp_path / "stopped" / "search.jsonl").write_bytes(b"\n".join(lines[:10]) + b"\n")  # among the mutations
     resumed = lcprune.prune(plain.graph, run=lcprune.Job(tmp_path / "stopped", resume=True), **settings)
     assert [record.beta for record in resumed.history] == [record.beta for record in whole.history]
     assert resumed.plan.kept == whole.plan.kept

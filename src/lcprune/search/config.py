@@ -19,9 +19,9 @@ class Search:
         iterations: mutations after the first pool; `pool + iterations` candidates are judged in all.
         sample: members drawn from the pool (with replacement) to find a parent.
         mutate: share of the layers that one mutation changes, at least one layer.
-        algorithm: "evolution" (the paper's), "random", or "guided": evolution that also learns how much what each layer
-            loses weighs, where candidates are judged after repair, and "evolution" elsewhere. "guided" has no first
-            pool.
+        algorithm: "evolution" (the paper's), "random", or "guided": evolution that judges, of many mutations, the one
+            that a model of all losses so far expects most of, where candidates are judged after repair, and
+            "evolution" elsewhere. "guided" has no first pool.
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
         race: stop judging a candidate when it is surely too bad to become a parent (`lcprune.evaluate.race`).
         patience: stop after this many candidates without improvement; None judges them all.
