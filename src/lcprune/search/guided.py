@@ -14,11 +14,12 @@ from typing import Protocol
 import numpy as np
 
 from lcprune.search.config import Search
-from lcprune.search.samplers import RegularizedEvolution
+from lcprune.search.samplers import Sampler
 from lcprune.search.space import FloatArray, Space
 from lcprune.search.surrogate import Surrogate
 
-_CHILDREN = 24  # mutations that one is chosen from
+_CHILDREN = 40  # mutations that one is chosen from
+_PARENTS = 5  # of the best so far, the better the oftener
 _SMALLEST = -3.0  # logarithm of the smallest step
 
 
@@ -32,8 +33,8 @@ class Guide(Protocol):
         """The share of its units that each group keeps."""
 
 
-class GuidedEvolution(RegularizedEvolution):
-    """The paper's mutations, sifted by a model.
+class GuidedEvolution(Sampler):
+    """Mutations of the best so far, sifted by a model.
 
     Args:
         start: more candidates to begin with, after the guide's own.
@@ -44,6 +45,7 @@ class GuidedEvolution(RegularizedEvolution):
         self.guide = guide
         self.model = Surrogate()
         self._losses: dict[tuple[float, ...], float] = {}  # of candidates by their shares; not a number until told
+        self._parents: list[tuple[float, FloatArray]] = []
 
     @property
     def room(self) -> int:
@@ -60,7 +62,7 @@ class GuidedEvolution(RegularizedEvolution):
         return beta
 
     def _propose(self) -> FloatArray:
-        children = [self._mutate(math.exp(self.rng.uniform(_SMALLEST, 0))) for _ in range(_CHILDREN)]
+        children = [self._mutate() for _ in range(_CHILDREN)]
         if not math.isfinite(self.best_loss):
             return children[0]
         new = {shares: beta for beta in children if (shares := self._shares(beta)) not in self._losses}
@@ -73,9 +75,17 @@ class GuidedEvolution(RegularizedEvolution):
         promise = self.model.improvement(np.log(list(new)))
         return list(new.values())[int(np.argmax(promise))]
 
+    def _mutate(self) -> FloatArray:
+        """A step of any size, in about as many groups as the paper's mutations change."""
+        place = min(int(self.rng.exponential(1.2)), len(self._parents) - 1)
+        count = 1 + self.rng.poisson(max(0.0, self.search.mutate * self.space.groups - 1))
+        groups = self.rng.choice(self.space.groups, size=min(self.space.groups, count), replace=False)
+        return self.space.step(self.rng, self._parents[place][1], groups, math.exp(self.rng.uniform(_SMALLEST, 0)))
+
     def _learn(self, beta: FloatArray, loss: float) -> None:
-        super()._learn(beta, loss)
         self._losses[self._shares(beta)] = loss
+        ranked = sorted([*self._parents, (loss, beta)], key=lambda parent: parent[0])  # stable: the earlier one first
+        self._parents = ranked[:_PARENTS]
 
     def _shares(self, beta: FloatArray) -> tuple[float, ...]:
         return tuple(self.guide.shares(beta).tolist())
