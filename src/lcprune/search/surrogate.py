@@ -31,8 +31,7 @@ class Surrogate:
         self._middle, self._spread = points.mean(0), float(points.std(0).mean()) or 1.0
         self._points = (points - self._middle) / self._spread
         values = _logarithms(losses)
-        self._mean, self._deviation = float(values.mean()), float(values.std()) or 1.0
-        self._values = (values - self._mean) / self._deviation
+        self._values = (values - values.mean()) / (float(values.std()) or 1.0)
         if len(losses) >= (1 + _NEW) * self._looked:
             self._looked = len(losses)
             self._look()
