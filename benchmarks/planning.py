@@ -35,6 +35,7 @@ NETWORKS = {
 }  # name -> milliseconds that a candidate may take
 LIMITS = (0.7, 0.5, 0.3, 0.2)
 MIN_KEEP = 0.10
+TOGETHER = 40  # candidates that a guided search plans at once
 
 
 def plain_loop(
@@ -83,6 +84,11 @@ def measure(name: str, candidates: int, checked: int) -> dict[str, Any]:
                 expected = plain_loop(scores, graph.cost, limit, beta)
                 plain.append(1e3 * (time.perf_counter() - started))
                 assert all(map(np.array_equal, kept, expected)), "bisection and plain loop differ"
+        started = time.perf_counter()
+        together = ranking.counts(limits, np.stack(betas[:TOGETHER]))
+        share = 1e3 * (time.perf_counter() - started) / TOGETHER
+        one = [ranking.counts(limits, beta) for beta in betas[:TOGETHER]]
+        assert np.array_equal(together, one), "several at once differ from one by one"
         median, slow = statistics.median(ours), statistics.median(plain)
         rows.append(
             {
@@ -90,6 +96,7 @@ def measure(name: str, candidates: int, checked: int) -> dict[str, Any]:
                 "median_ms": round(median, 4),
                 "p95_ms": round(float(np.percentile(ours, 95)), 4),
                 "p95_processor_ms": round(float(np.percentile(busy, 95)), 4),  # without other programs' turns
+                "together_ms": round(share, 4),
                 "plain_loop_ms": round(slow, 2),
                 "ratio": round(slow / median, 1),
             }
@@ -130,6 +137,7 @@ def main() -> None:
             print(
                 f"{name:12} {result['units']:6} units {result['filters']:6} filters  macs={row['macs']}  "
                 f"{row['median_ms']:.3f} ms (p95 {row['p95_processor_ms']:.3f})  "
+                f"of {TOGETHER} at once {row['together_ms']:.3f} ms  "
                 f"plain {row['plain_loop_ms']:.1f} ms  x{row['ratio']:.0f}"
                 + (f"  allowed {allowed} ms" if allowed else "")
             )

@@ -44,9 +44,11 @@ class LossGuide:
         level = [self._compensation(np.array([len(units) for units in kept])) for kept in found]
         return [*level, self.lightest()]
 
-    def shares(self, beta: FloatArray) -> FloatArray:
-        """The share of its units that each group keeps."""
-        return self._counts(beta) / self.ranking.sizes
+    def shares(self, betas: Sequence[FloatArray]) -> FloatArray:
+        """The share of its units that each group keeps, (candidates, groups)."""
+        many = np.stack(betas)
+        alpha, shift = (many[:, 0], many[:, 1]) if self.space.affine else (None, many)
+        return self.ranking.counts(self.limits, beta=shift, alpha=alpha) / self.ranking.sizes
 
     def lightest(self) -> FloatArray:
         """The candidate whose losses have the least sum."""
@@ -90,7 +92,3 @@ class LossGuide:
 
     def _holds(self, counts: Counts) -> bool:
         return all(bound.holds(counts) for bound in self.bounds)
-
-    def _counts(self, beta: FloatArray) -> Counts:
-        alpha, shift = (beta[0], beta[1]) if beta.ndim == 2 else (None, beta)
-        return self.ranking.counts(self.limits, beta=shift, alpha=alpha)

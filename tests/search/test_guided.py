@@ -33,7 +33,7 @@ def made(groups: int = 7, macs: float = 0.5, form: str = "shift", seed: int = 0,
 
 def counts_of(guide: LossGuide, beta: np.ndarray) -> np.ndarray:
     """How many units each group keeps."""
-    return (guide.shares(beta) * guide.ranking.sizes).round().astype(int)
+    return (guide.shares([beta])[0] * guide.ranking.sizes).round().astype(int)
 
 
 def lost(guide: LossGuide, beta: np.ndarray, weights: np.ndarray | float = 1.0) -> float:
@@ -103,8 +103,8 @@ def test_some_candidates_may_be_hopeless(worst: float) -> None:
     """Losses may be negative, too, as differences of losses are."""
     guide = made()
     loss = weighing(guide)
-    sampler, _ = searched(guide, lambda beta: loss(beta) - 30 if guide.shares(beta)[0] > 0.5 else worst, "guided")
-    plain, _ = searched(guide, lambda beta: loss(beta) - 30 if guide.shares(beta)[0] > 0.5 else worst, "evolution")
+    sampler, _ = searched(guide, lambda beta: loss(beta) - 30 if guide.shares([beta])[0][0] > 0.5 else worst, "guided")
+    plain, _ = searched(guide, lambda beta: loss(beta) - 30 if guide.shares([beta])[0][0] > 0.5 else worst, "evolution")
     assert sampler.best_loss < plain.best_loss
 
 

@@ -49,6 +49,22 @@ def test_order_makes_no_difference() -> None:
     np.testing.assert_allclose(one.expected(others), other.expected(others), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_points_that_come_later_count_the_same(more: int) -> None:
+    """They are added to what was solved; settings and scales are looked for less often."""
+    seen, others = points(100 + more), points(20, 1)
+    grown, anew = Surrogate(), Surrogate()
+    grown.fit(seen[:100], bowl(seen[:100]))
+    grown.fit(seen, bowl(seen))
+    anew._at, anew._looked, anew._middle, anew._spread = grown._at, 1000, grown._middle, grown._spread
+    anew._points, anew._inverse = np.zeros((0, 5)), np.zeros((0, 0))
+    anew.fit(seen, bowl(seen))
+    np.testing.assert_allclose(grown.expected(others), anew.expected(others), rtol=1e-6, atol=1e-8)
+    fresh = Surrogate()
+    fresh.fit(seen, bowl(seen))
+    np.testing.assert_allclose(grown.expected(others), fresh.expected(others), atol=0.05)
+
+
 @pytest.mark.parametrize(
     "losses", [[1.0], [0.0, 0.0, 0.0], [-3.0, -2.0, np.inf], [1.0, np.inf, np.inf], [1e-300, 1e300]]
 )

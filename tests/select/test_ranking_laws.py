@@ -105,6 +105,21 @@ def test_selection_equals_the_plain_loop(case: Case) -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@given(cases(), st.integers(0, 4), st.integers(0, 2**32))
+def test_several_candidates_at_once_are_counted_as_one_by_one(case: Case, number: int, seed: int) -> None:
+    ranking, rng = case.ranking(), np.random.default_rng(seed)
+    beta = case.beta + rng.integers(-2, 3, (number, len(case.scores)))
+    alpha = case.alpha * np.exp(rng.normal(size=beta.shape))
+    try:
+        together = ranking.counts(case.limits, beta, alpha)
+    except BudgetError:
+        return
+    assert together.shape == beta.shape
+    for counts, shift, factor in zip(together, beta, alpha, strict=True):
+        assert counts.tolist() == ranking.counts(case.limits, shift, factor).tolist()
+
+
+@settings(max_examples=200, deadline=None)
 @given(cases())
 def test_selection_holds_every_limit_floor_and_width(case: Case) -> None:
     ranking = case.ranking()

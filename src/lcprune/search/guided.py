@@ -29,8 +29,8 @@ class Guide(Protocol):
     def starts(self) -> list[FloatArray]:
         """Candidates to begin with."""
 
-    def shares(self, beta: FloatArray) -> FloatArray:
-        """The share of its units that each group keeps."""
+    def shares(self, betas: Sequence[FloatArray]) -> FloatArray:
+        """The share of its units that each group keeps, (candidates, groups)."""
 
 
 class GuidedEvolution(Sampler):
@@ -58,14 +58,15 @@ class GuidedEvolution(Sampler):
     def ask(self) -> FloatArray:
         """The next candidate; the first one is naive pruning."""
         beta = super().ask()
-        self._losses.setdefault(self._shares(beta), math.nan)
+        self._losses.setdefault(self._shares([beta])[0], math.nan)
         return beta
 
     def _propose(self) -> FloatArray:
         children = [self._mutate() for _ in range(_CHILDREN)]
         if not math.isfinite(self.best_loss):
             return children[0]
-        new = {shares: beta for beta in children if (shares := self._shares(beta)) not in self._losses}
+        shares = self._shares(children)
+        new = {own: beta for own, beta in zip(shares, children, strict=True) if own not in self._losses}
         if not new:
             return children[0]
         losses = np.array(list(self._losses.values()))
@@ -83,9 +84,9 @@ class GuidedEvolution(Sampler):
         return self.space.step(self.rng, self._parents[place][1], groups, math.exp(self.rng.uniform(_SMALLEST, 0)))
 
     def _learn(self, beta: FloatArray, loss: float) -> None:
-        self._losses[self._shares(beta)] = loss
+        self._losses[self._shares([beta])[0]] = loss
         ranked = sorted([*self._parents, (loss, beta)], key=lambda parent: parent[0])  # stable: the earlier one first
         self._parents = ranked[:_PARENTS]
 
-    def _shares(self, beta: FloatArray) -> tuple[float, ...]:
-        return tuple(self.guide.shares(beta).tolist())
+    def _shares(self, betas: Sequence[FloatArray]) -> list[tuple[float, ...]]:
+        return [tuple(own) for own in self.guide.shares(betas).tolist()]

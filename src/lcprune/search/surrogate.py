@@ -27,15 +27,21 @@ class Surrogate:
         self._looked = 0  # how many values there were when the settings were looked for
 
     def fit(self, points: FloatArray, losses: FloatArray) -> None:
-        """Learn from points (n, groups) and their losses (n,), of which one at least is finite."""
-        self._middle, self._spread = points.mean(0), float(points.std(0).mean()) or 1.0
-        self._points = (points - self._middle) / self._spread
+        """Learn from points (n, groups) and their losses (n,), of which one at least is finite.
+
+        Points are those of the last time, if there was one, and new ones behind them.
+        """
         values = _logarithms(losses)
         self._values = (values - values.mean()) / (float(values.std()) or 1.0)
         if len(losses) >= (1 + _NEW) * self._looked:
             self._looked = len(losses)
+            self._middle, self._spread = points.mean(0), float(points.std(0).mean()) or 1.0
+            self._points = (points - self._middle) / self._spread
             self._look()
-        self._solve(self._at)
+        else:
+            self._append((points[len(self._points) :] - self._middle) / self._spread)
+        self._weights = self._inverse @ self._values
+        self._variance = self._explained(self._inverse)
 
     def expected(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Means and standard deviations at points (k, groups), on a scale of its own."""
@@ -55,28 +61,42 @@ class Surrogate:
 
     def _look(self) -> None:
         """Move to the settings next to those so far, as long as they explain the values better."""
-        best = self._solve(self._at)
+        best, self._inverse = self._solve(self._at)
         for _ in range(_SWEEPS):
             before = self._at
             for which, step in itertools.product(range(3), (-1, 1)):
                 place = before[which] + step
                 if 0 <= place < len((_LENGTHS, _SLOPES, _NOISES)[which]):
                     other = (*before[:which], place, *before[which + 1 :])
-                    likelihood = self._solve(other)
+                    likelihood, inverse = self._solve(other)
                     if likelihood > best:
-                        best, self._at = likelihood, other
+                        best, self._at, self._inverse = likelihood, other, inverse
             if self._at == before:
                 return
 
-    def _solve(self, at: tuple[int, ...]) -> float:
-        """Condition on the values; gives the logarithm of their likelihood."""
+    def _solve(self, at: tuple[int, ...]) -> tuple[float, FloatArray]:
+        """The logarithm of the values' likelihood, and the inverse of what they have in common."""
+        matrix = self._common(self._points, at)
+        inverse = np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+        fit = len(matrix) * math.log(self._explained(inverse))
+        return float(-0.5 * (fit + np.linalg.slogdet(matrix)[1])), inverse
+
+    def _append(self, new: FloatArray) -> None:
+        """Grow the inverse by new points (k, groups), block by block."""
+        length, slope, _ = self._settings(self._at)
+        known = self._inverse @ _kernel(self._points, new, length, slope)
+        corner = np.linalg.inv(self._common(new, self._at) - _kernel(new, self._points, length, slope) @ known)
+        side = -known @ corner
+        self._inverse = np.block([[self._inverse - side @ known.T, side], [side.T, corner]])
+        self._points = np.concatenate([self._points, new])
+
+    def _common(self, points: FloatArray, at: tuple[int, ...]) -> FloatArray:
+        """The covariance of the values at these points."""
         length, slope, noise = self._settings(at)
-        count = len(self._values)
-        matrix = _kernel(self._points, self._points, length, slope) + noise * np.eye(count)
-        self._inverse = np.linalg.inv(matrix)
-        self._weights = self._inverse @ self._values
-        self._variance = max(float(self._values @ self._weights) / count, 1e-12)
-        return float(-0.5 * count * math.log(self._variance) - 0.5 * np.linalg.slogdet(matrix)[1])
+        return _kernel(points, points, length, slope) + noise * np.eye(len(points))
+
+    def _explained(self, inverse: FloatArray) -> float:
+        return max(float(self._values @ inverse @ self._values) / len(self._values), 1e-12)
 
     @staticmethod
     def _settings(at: tuple[int, ...]) -> tuple[float, float, float]:

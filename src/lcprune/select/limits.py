@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,19 +38,23 @@ class Bound(NamedTuple):
         name: "macs", "params", "latency" or the name of another cost.
         given: the limit.
         value: the most that is allowed.
-        cost: kept counts -> value.
+        cost: kept counts -> value; those of several networks -> an array.
         full: the whole network's cost.
     """
 
     name: str
     given: Limit
     value: float
-    cost: Callable[[NDArray[np.int64]], float]
+    cost: Callable[[NDArray[np.int64]], Any]
     full: float
 
     def holds(self, counts: NDArray[np.int64]) -> bool:
         """Whether a network with these kept counts is within the limit."""
         return bool(self.cost(counts) <= self.value)
+
+    def hold(self, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of several networks, (networks, groups), are within the limit."""
+        return np.asarray(self.cost(counts) <= self.value)
 
     def describe(self, cost: float) -> str:
         """`cost` for people: `3.1 M MACs (2.5 %)`."""
@@ -103,7 +107,8 @@ class Limits:
             every["macs"] = Extra(cost.macs, self.macs)
         if self.params is not None:
             every["params"] = Extra(cost.params, self.params)
-        return tuple(_bound(name, extra, cost.sizes) for name, extra in {**every, **self.extra}.items())
+        more = {name: extra._replace(cost=_each(extra.cost)) for name, extra in self.extra.items()}
+        return tuple(_bound(name, extra, cost.sizes) for name, extra in {**every, **more}.items())
 
     def without(self, name: str) -> Limits:
         """The same limits without that on an extra cost."""
@@ -124,6 +129,11 @@ def unreachable(broken: Sequence[Bound], smallest: NDArray[np.int64], under: str
         for bound in broken
     ]
     return BudgetError("; ".join(parts))
+
+
+def _each(cost: Callable[[NDArray[np.int64]], float]) -> Callable[[NDArray[np.int64]], Any]:
+    """A function of one network's counts, for those of several, too."""
+    return lambda counts: cost(counts) if counts.ndim == 1 else np.array([cost(own) for own in counts])
 
 
 def _bound(name: str, extra: Extra, sizes: NDArray[np.int64]) -> Bound:

@@ -96,15 +96,18 @@ class Ranking:
         return self.kept(self.counts(limits, beta, alpha))
 
     def counts(self, limits: Limits, beta: ArrayLike | None = None, alpha: ArrayLike | None = None) -> Counts:
-        """Like `select`, but only how many units each group keeps, int64 (groups,)."""
+        """Like `select`, but only how many units each group keeps, int64 (groups,).
+
+        With `beta` and `alpha` of several candidates, (candidates, groups), it is (candidates, groups), too.
+        """
         value = self._score
         if alpha is not None:
             factors = self._vector("alpha", alpha)
             if (factors <= 0).any():
                 raise SearchError(f"alpha has {factors.min():g}: factors must be positive, or a group's order turns")
-            value = factors[self._group] * value
+            value = factors[..., self._group] * value
         if beta is not None:
-            value = value + self._vector("beta", beta)[self._group]
+            value = value + self._vector("beta", beta)[..., self._group]
         return self._cut(value, limits)
 
     def uniform(self, limits: Limits) -> Kept:
@@ -157,24 +160,32 @@ class Ranking:
         return [np.sort(order[order.size - n :]) for order, n in zip(self._order, numbers.tolist(), strict=True)]
 
     def _cut(self, value: NDArray[np.float64], limits: Limits) -> Counts:
-        bounds = limits.bounds(self.cost)
-        if _hold(bounds, self.sizes):
-            return self.sizes.copy()
-        if not _hold(bounds, self.floors):
+        """Counts, (..., groups), after as few steps as meet the limits; steps go by `value`, (..., steps)."""
+        bounds, shape = limits.bounds(self.cost), (*value.shape[:-1], len(self.sizes))
+        if _hold(bounds, self.sizes[None]).all():
+            return np.broadcast_to(self.sizes, shape).copy()
+        if not _hold(bounds, self.floors[None]).all():
             broken = [bound for bound in bounds if not bound.holds(self.floors)]
             raise unreachable(broken or bounds, self.floors, self._under())
         # Stable: equal values go in network order, and inside a group from the lowest score up.
-        group = self._group[np.argsort(value, kind="stable")]
-        removed = np.zeros(len(self.sizes), dtype=np.int64)
-        low, high = 0, len(group)  # after `low` steps a limit is broken, after `high` steps all hold
-        while high - low > 1:
+        order = np.argsort(value.reshape(-1, value.shape[-1]), axis=-1, kind="stable")
+        candidates, steps = order.shape
+        turns = np.empty_like(order)  # when each step has its turn: rising inside a group
+        np.put_along_axis(turns, order, np.arange(steps)[None], axis=-1)
+        # Lifted group by group and candidate by candidate, all turns rise: one search finds what went of every group.
+        groups = np.arange(candidates * len(self.sizes)).reshape(candidates, len(self.sizes))
+        rising = (turns + steps * groups[:, self._group]).ravel()
+        begins = steps * np.arange(candidates)[:, None] + np.searchsorted(self._group, np.arange(len(self.sizes)))
+        low, high = np.zeros(candidates, dtype=np.int64), np.full(candidates, steps)
+
+        def after(count: NDArray[np.int64]) -> Counts:
+            return self._narrowed(np.searchsorted(rising, steps * groups + count[:, None]) - begins)
+
+        while (high - low > 1).any():  # after `low` steps a limit is broken, after `high` steps all hold
             middle = (low + high) // 2
-            further = removed + np.bincount(group[low:middle], minlength=len(removed))
-            if _hold(bounds, self._narrowed(further)):
-                high = middle
-            else:
-                low, removed = middle, further
-        return self._narrowed(removed + np.bincount(group[low:high], minlength=len(removed)))
+            holds = _hold(bounds, after(middle))
+            low, high = np.where(holds, low, middle), np.where(holds, middle, high)
+        return after(high).reshape(shape)
 
     def _narrowed(self, steps: NDArray[np.int64]) -> Counts:
         # The first step goes down to a multiple, every further one to the next.
@@ -189,10 +200,11 @@ class Ranking:
 
     def _vector(self, name: str, given: ArrayLike) -> NDArray[np.float64]:
         vector = np.asarray(given, dtype=np.float64)
-        if vector.shape != self.sizes.shape:
+        if vector.shape[-1:] != self.sizes.shape:
             raise SearchError(f"{name} has shape {vector.shape}: one number per group, {self.sizes.shape}, is wanted")
-        if not np.isfinite(vector).all():
-            raise SearchError(f"{name} of group {self.cost.names[int(np.argmin(np.isfinite(vector)))]!r} is not finite")
+        finite = np.isfinite(vector).reshape(-1, len(self.sizes)).all(0)
+        if not finite.all():
+            raise SearchError(f"{name} of group {self.cost.names[int(np.argmin(finite))]!r} is not finite")
         return vector
 
     def _under(self) -> str:
@@ -200,8 +212,12 @@ class Ranking:
         return f"min_keep={self.min_keep:.2f}{wide}"
 
 
-def _hold(bounds: Sequence[Bound], counts: Counts) -> bool:
-    return all(bound.holds(counts) for bound in bounds)
+def _hold(bounds: Sequence[Bound], counts: Counts) -> NDArray[np.bool_]:
+    """Which of the candidates, (candidates, groups), are within all limits."""
+    held = np.ones(len(counts), dtype=bool)
+    for bound in bounds:
+        held[held] = bound.hold(counts[held])
+    return held
 
 
 def _joined(arrays: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
