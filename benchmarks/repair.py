@@ -48,6 +48,7 @@ WORDS = {"none": "as cut", "statistics": "statistics", "stand-ins": "stand-ins",
 WORDS |= {"distil": "distilled"}
 LOSSES = {"labels": nn.functional.cross_entropy, "divergence": "divergence"}
 COUNTS = (100, 500, 2000, 5000)
+BESTS = (50, 100, 200, 400)  # candidates after which a search says how good its best one is
 
 
 def opened(options: argparse.Namespace) -> tuple[nn.Module, data.Dataset]:
@@ -113,6 +114,7 @@ def measure(options: argparse.Namespace) -> None:
             if point.history:
                 row |= {"candidates": len(point.history), "search_seconds": round(point.history[-1].seconds, 1)}
                 row["loss"] = options.loss
+                row["best"] = {at: point.history[at - 1].best for at in BESTS if at <= len(point.history)}
             ways = CLOSED if seed == 0 else ("auto",)
             if options.distil and seed == options.seeds[0] and point.method != "uniform" and point.limit in (0.5, 0.2):
                 ways = (*CLOSED, "distil")
