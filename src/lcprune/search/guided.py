@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from lcprune.search.config import Search
 from lcprune.search.samplers import Sampler
@@ -46,6 +47,8 @@ class GuidedEvolution(Sampler):
         self.model = Surrogate()
         self._losses: dict[tuple[float, ...], float] = {}  # of candidates by their shares; not a number until told
         self._parents: list[tuple[float, FloatArray]] = []
+        # Matrices are small: several threads would only wait for one another, long where others want the cores, too.
+        self._threads = ThreadpoolController()
 
     @property
     def room(self) -> int:
@@ -65,6 +68,10 @@ class GuidedEvolution(Sampler):
         children = [self._mutate() for _ in range(_CHILDREN)]
         if not math.isfinite(self.best_loss):
             return children[0]
+        with self._threads.limit(limits=1, user_api="blas"):
+            return self._most_promising(children)
+
+    def _most_promising(self, children: list[FloatArray]) -> FloatArray:
         shares = self._shares(children)
         new = {own: beta for own, beta in zip(shares, children, strict=True) if own not in self._losses}
         if not new:
