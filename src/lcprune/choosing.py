@@ -113,7 +113,6 @@ class LcP(Method):
             "naive_difference": found.naive,
             "candidates": len(found.history),
             "evaluations": work.evaluations,
-            **({"judged": found.judged} if found.judged < 1 else {}),
         }
         return Choice(found.kept, found.history, meta, seconds, scores=learned.task.scores)
 

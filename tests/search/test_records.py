@@ -125,7 +125,7 @@ class Judge:
         self.known: dict[bytes, float] = {}
         self.computed = 0
 
-    def loss(self, kept, rival=None):
+    def loss(self, kept):
         key = b"|".join(units.tobytes() for units in kept)
         if key not in self.known:
             self.computed += 1
@@ -135,10 +135,7 @@ class Judge:
     def knows(self, kept) -> bool:
         return b"|".join(units.tobytes() for units in kept) in self.known
 
-    def parts(self, kept) -> tuple[float, ...]:
-        return ()
-
-    def remember(self, kept, loss: float, parts=(), stopped: bool = False) -> None:
+    def remember(self, kept, loss: float) -> None:
         self.known[b"|".join(units.tobytes() for units in kept)] = loss
 
 
@@ -198,6 +195,6 @@ def test_finalists_are_judged_again_and_naive_is_among_them() -> None:
 
 def test_nothing_finite_is_an_error() -> None:
     judge = Judge()
-    judge.loss = lambda kept, rival: math.nan  # type: ignore[method-assign]
+    judge.loss = lambda kept: math.nan  # type: ignore[method-assign]
     with pytest.raises(SearchError, match="none of 30 candidates has a finite loss"):
         loop(Search(pool=20, iterations=10), judge)

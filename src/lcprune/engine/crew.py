@@ -12,7 +12,6 @@ from lcprune.engine.logs import LogListener
 from lcprune.engine.shares import Share
 from lcprune.engine.worker import Answer, Worker
 from lcprune.errors import EngineError, first_line
-from lcprune.evaluate.race import Rival
 
 logger = logging.getLogger("lcprune")
 
@@ -28,7 +27,6 @@ class Request:
         case: reference of what it is judged with.
         selection: one bit per unit.
         exact: in true float32.
-        rival: judged only as long as it may still beat this one.
         attempts: how often it was begun.
         dropped: nobody waits for it any more.
     """
@@ -36,7 +34,6 @@ class Request:
     case: Any
     selection: bytes
     exact: bool = False
-    rival: Rival | None = None
     attempts: int = 0
     dropped: bool = False
 
@@ -154,7 +151,7 @@ class Crew:
             number, request = self._free.popleft(), self._queue.popleft()
             request.attempts += 1
             # In a list, so that the worker fetches the case only if it does not hold it.
-            what = [request.case], request.selection, request.exact, request.rival
+            what = [request.case], request.selection, request.exact
             call = self._actors[number].loss.remote(f"worker {number}", self.logs.queue, *what)
             self._calls[call] = number, request
 

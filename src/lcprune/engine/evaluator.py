@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from lcprune.engine.crew import Crew, Request
 from lcprune.evaluate import Evaluator
-from lcprune.evaluate.race import Parts, Rival, stopped_early
 from lcprune.search.judges import Judged
 from lcprune.select import Kept
 
@@ -48,9 +47,9 @@ class CrewEvaluator(Evaluator):
         """Judges the same images in true float32."""
         return CrewEvaluator(self.graph, self.loss_fn, self._crew, self._case, exact=True)
 
-    def submit(self, number: int, kept: Kept, rival: Rival | None = None) -> None:
+    def submit(self, number: int, kept: Kept) -> None:
         """Have a candidate judged; an equal selection is judged once."""
-        self._waiting[number] = self._ask(kept, rival)
+        self._waiting[number] = self._ask(kept)
 
     def collect(self, number: int | None) -> Judged:
         """Wait for a candidate, or for any."""
@@ -64,7 +63,7 @@ class CrewEvaluator(Evaluator):
         else:
             self.work.evaluations += 1
             self._known[selection] = self._fresh.pop(selection)
-        return Judged(done[0], self._known[selection], cached, self._parts.get(selection, ()))
+        return Judged(done[0], self._known[selection], cached)
 
     def forget(self) -> None:
         """Drop what was submitted and not collected."""
@@ -74,28 +73,24 @@ class CrewEvaluator(Evaluator):
         self._asked.clear()
         self._fresh.clear()
 
-    def compute(self, kept: Kept, rival: Rival | None = None) -> tuple[float, Parts]:
-        selection = self._ask(kept, rival)
+    def compute(self, kept: Kept) -> float:
+        selection = self._ask(kept)
         while not self._is_judged(selection):
             self._finish_one()
-        loss = self._fresh.pop(selection) if selection in self._fresh else self._known[selection]
-        return loss, self._parts.get(selection, ())
+        return self._fresh.pop(selection) if selection in self._fresh else self._known[selection]
 
-    def _ask(self, kept: Kept, rival: Rival | None) -> bytes:
+    def _ask(self, kept: Kept) -> bytes:
         selection = self._key(kept)
         if not self._is_judged(selection) and selection not in self._asked:
             self._asked.add(selection)
-            self._crew().submit(Request(self._case, selection, self._exact, rival))
+            self._crew().submit(Request(self._case, selection, self._exact))
         return selection
 
     def _is_judged(self, selection: bytes) -> bool:
         return selection in self._known or selection in self._fresh
 
     def _finish_one(self) -> None:
-        request, (loss, parts, preparing, evaluating) = self._crew().next()
-        self._parts[request.selection] = parts
-        if request.rival is not None and stopped_early(parts, len(request.rival.parts)):
-            self._stopped.add(request.selection)
+        request, (loss, preparing, evaluating) = self._crew().next()
         self.work.preparing += preparing
         self.work.evaluating += evaluating
         self._asked.discard(request.selection)

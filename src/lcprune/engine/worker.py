@@ -15,13 +15,12 @@ from torch.utils import _pytree as pytree
 from lcprune.batches import collate
 from lcprune.engine.logs import speaking, whereabouts
 from lcprune.evaluate import Evaluation, Evaluator, make_evaluator
-from lcprune.evaluate.race import Parts, Rival
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
 
-Answer = tuple[float, Parts, float, float]
+Answer = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +67,12 @@ class Worker:
         """Where the worker is, once it is anywhere."""
         return whereabouts()
 
-    def loss(
-        self, name: str, queue: Any, case: list[Any], selection: bytes, exact: bool, rival: Rival | None = None
-    ) -> Answer:
-        """Loss of a selection, that of its parts, and the seconds spent preparing and evaluating it.
+    def loss(self, name: str, queue: Any, case: list[Any], selection: bytes, exact: bool) -> Answer:
+        """Loss of a selection, and the seconds spent preparing and evaluating it.
 
         Args:
             case: reference of a `Case`, in a list, so that it is fetched only if it is not here yet.
             exact: in true float32, whatever candidates are ranked in.
-            rival: judge it only as long as it may still beat this one.
         """
         with speaking(queue, name):
             evaluator = self._evaluator(case[0])
@@ -84,9 +80,8 @@ class Worker:
                 self.exact = evaluator.exactly()
             judge = self.exact if exact and self.exact is not None else evaluator
             before = replace(judge.work)
-            kept = unpack(selection, [group.size for group in judge.graph.groups])
-            loss, parts = judge.loss(kept, rival), judge.parts(kept)
-            return loss, parts, judge.work.preparing - before.preparing, judge.work.evaluating - before.evaluating
+            loss = judge.loss(unpack(selection, [group.size for group in judge.graph.groups]))
+            return loss, judge.work.preparing - before.preparing, judge.work.evaluating - before.evaluating
 
     def _evaluator(self, reference: Any) -> Evaluator:
         if self.evaluator is None or self.case != reference.hex():

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, call, loss_of
-from lcprune.evaluate.race import Parts, Rival, stopped_early
 from lcprune.select import Kept
 
 if TYPE_CHECKING:
@@ -64,39 +63,26 @@ class Evaluator(ABC):
         self.images = sum(batch.size for batch in self.batches)
         self.work = Work()
         self._known: dict[bytes, float] = {}
-        self._parts: dict[bytes, Parts] = {}
-        self._stopped: set[bytes] = set()
 
-    def loss(self, kept: Kept | Mapping[str, NDArray[np.int64]], rival: Rival | None = None) -> float:
+    def loss(self, kept: Kept | Mapping[str, NDArray[np.int64]]) -> float:
         """Mean loss of the network that keeps these units.
 
         Args:
             kept: sorted kept units of each group, in the order of `graph.groups`; or by name, missing groups
                 whole.
-            rival: judge it only as long as it may still beat this one; None judges it to the end.
 
         Returns:
-            The loss, or what it would be of one that stopped early; inf if it is not finite.
+            The loss; inf if it is not finite.
         """
         kept = self._in_order(kept)
         key = self._key(kept)
-        if rival is None and key in self._stopped:  # an estimate is good enough for races alone
-            self._stopped.discard(key)
-            del self._known[key]
         if key in self._known:
             self.work.hits += 1
             return self._known[key]
         self.work.evaluations += 1
-        value, self._parts[key] = self.compute(kept, rival)
-        value = value if math.isfinite(value) else math.inf
-        self._known[key] = value
-        if rival is not None and stopped_early(self._parts[key], len(rival.parts)):
-            self._stopped.add(key)
-        return value
-
-    def parts(self, kept: Kept) -> Parts:
-        """Losses on the parts of the images that a selection was judged on here; none if it was not in parts."""
-        return self._parts.get(self._key(kept), ())
+        value = self.compute(kept)
+        self._known[key] = value if math.isfinite(value) else math.inf
+        return self._known[key]
 
     def full_loss(self) -> float:
         """Loss of the network before pruning."""
@@ -106,21 +92,17 @@ class Evaluator(ABC):
         """Whether an equal selection has been computed."""
         return self._key(kept) in self._known
 
-    def remember(self, kept: Kept, loss: float, parts: Parts = (), stopped: bool = False) -> None:
-        """Take a loss from an earlier run as computed, or as estimated when the candidate stopped early."""
-        key = self._key(kept)
-        self._known.setdefault(key, loss)
-        self._parts.setdefault(key, parts)
-        if stopped:
-            self._stopped.add(key)
+    def remember(self, kept: Kept, loss: float) -> None:
+        """Take a loss from an earlier run as computed."""
+        self._known.setdefault(self._key(kept), loss)
 
     def exactly(self) -> Evaluator:
         """An evaluator of a handful of selections, in float32, where this one only ranks."""
         return self
 
     @abstractmethod
-    def compute(self, kept: Kept, rival: Rival | None = None) -> tuple[float, Parts]:
-        """The loss, and those of the parts of the images, whether it was computed before or not."""
+    def compute(self, kept: Kept) -> float:
+        """The loss, whether it was computed before or not."""
 
     def is_whole(self, kept: Kept) -> bool:
         """Whether a selection removes nothing: then it is judged as the network is, whatever candidates get before."""

@@ -15,7 +15,6 @@ from lcprune.evaluate.evaluation import Evaluation
 from lcprune.evaluate.evaluator import Evaluator
 from lcprune.evaluate.layout import runs
 from lcprune.evaluate.prepare import Preparation, parted
-from lcprune.evaluate.race import stage_size
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
 from lcprune.repairs.quick import QuickRepair
@@ -73,11 +72,11 @@ def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -
     cost = graph.cost
     largest = cost.largest or 1.0
     if device.type != "cuda":
-        # Equal shares for all threads, which take whole batches of a stage.
-        threads, stage = torch.get_num_threads(), min(images, stage_size(images))
+        # Equal shares for all threads, which take whole batches.
+        threads = torch.get_num_threads()
         most = max(1, min(_CPU_BATCH, int(_CPU_BYTES / (4 * largest))))
-        rounds = -(-stage // (most * threads))
-        return max(1, -(-stage // (rounds * threads)))
+        rounds = -(-images // (most * threads))
+        return max(1, -(-images // (rounds * threads)))
     free, _ = torch.cuda.mem_get_info(device)
     live = min(float(cost.activations(cost.sizes)), _LIVE * largest) or 1.0
     return int(min(images, max(1.0, _GPU_SHARE * free / (4 * live)), max(1.0, _MOST_ELEMENTS / largest)))

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from lcprune import bf16
 from lcprune.batches import Batch, arithmetic, loss_of
 from lcprune.errors import SearchError
 from lcprune.evaluate.evaluator import Evaluator, LossFn, output_of
 from lcprune.evaluate.fold import checked_pairs, fold_
-from lcprune.evaluate.race import FEW, LEAST, Parts, Rival, stage_size
 from lcprune.plan import Plan
 from lcprune.select import Kept
 
@@ -67,7 +65,6 @@ class SlicingEvaluator(Evaluator):
         self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
         self.teams = min(_TEAMS, torch.get_num_threads(), len(self.batches)) if device.type == "cpu" else 1
         self._pool = _make_teams(self.teams) if self.teams > 1 else None
-        self._stages = _stages(self._inputs, self.images)
         self._timed("preparing", started)
 
     def exactly(self) -> Evaluator:
@@ -75,7 +72,7 @@ class SlicingEvaluator(Evaluator):
             self.graph, self.batches, self.loss_fn, self.prepare, bool(self.pairs), channels_last=self.channels_last
         )
 
-    def compute(self, kept: Kept, rival: Rival | None = None) -> tuple[float, Parts]:
+    def compute(self, kept: Kept) -> float:
         self.work.sliced += 1
         started = time.perf_counter()
         plan = self.graph.plan(list(kept))
@@ -89,56 +86,26 @@ class SlicingEvaluator(Evaluator):
             if self.precision == "bf16":
                 model.to(torch.bfloat16)
             started = self._timed("preparing", started)
-            found = self._judge(model, rival)
+            loss = self._judge(model)
         self._timed("evaluating", started)
-        return found
+        return loss
 
-    def _judge(self, model: nn.Module, rival: Rival | None) -> tuple[float, Parts]:
+    def _judge(self, model: nn.Module) -> float:
         # Modules may keep things on themselves while they run, so no two threads share one; weights are shared.
         weights = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         copies = [model, *(copy.deepcopy(model, dict(weights)) for _ in range(self.teams - 1))]
-        total, judged, parts = 0.0, 0, list[float]()
-        for batches in self._stages:
-            for batch, (loss, few) in zip(batches, self._losses(copies, batches), strict=True):
-                total, judged = total + loss * batch.size, judged + batch.size
-                parts += few
-            if rival is not None and judged < self.images and rival.beats(tuple(parts)):
-                return rival.estimate(tuple(parts)), tuple(parts)
-        return total / self.images, tuple(parts)
 
-    def _losses(self, copies: Sequence[nn.Module], batches: Sequence[Batch]) -> list[tuple[float, list[float]]]:
-        """The loss of every batch, and of every few images of it."""
-        teams = len(copies)
-
-        def share(number: int) -> list[tuple[float, list[float]]]:
+        def share(number: int) -> list[float]:
             with torch.inference_mode():
-                return [self._loss(copies[number], batch) for batch in batches[number::teams]]
+                return [self._loss(copies[number], batch) for batch in self._inputs[number :: self.teams]]
 
-        shares = [share(0)] if self._pool is None else list(self._pool.map(share, range(teams)))
-        # In the order of the batches, whichever team was first.
-        return [shares[index % teams][index // teams] for index in range(len(batches))]
+        shares = [share(0)] if self._pool is None else list(self._pool.map(share, range(self.teams)))
+        # Added up in the order of the batches, whichever team was first.
+        losses = (shares[index % self.teams][index // self.teams] for index in range(len(self._inputs)))
+        return sum(loss * batch.size for loss, batch in zip(losses, self._inputs, strict=True)) / self.images
 
-    def _loss(self, model: nn.Module, batch: Batch) -> tuple[float, list[float]]:
-        output = output_of(model, batch)
-        loss = float(loss_of(self.loss_fn, output, batch.target))
-        leaves = [leaf for leaf in pytree.tree_leaves((output, batch.target)) if isinstance(leaf, torch.Tensor)]
-        if self.images <= LEAST or any(leaf.ndim == 0 or len(leaf) != batch.size for leaf in leaves):
-            return loss, []  # there is no race, or nobody knows which numbers are whose
-        few = []
-        for start in range(0, batch.size, FEW):
-            pair = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[start : start + FEW], (output, batch.target))  # noqa: B023
-            few.append(float(f"{float(loss_of(self.loss_fn, *pair)):.5g}"))  # records are read again
-        return loss, few
-
-
-def _stages(batches: Sequence[Batch], images: int) -> list[list[Batch]]:
-    """Batches that follow one another, together the images of a stage, or a few more."""
-    stages: list[list[Batch]] = [[]]
-    for batch in batches:
-        if sum(one.size for one in stages[-1]) >= stage_size(images):
-            stages.append([])
-        stages[-1].append(batch)
-    return stages
+    def _loss(self, model: nn.Module, batch: Batch) -> float:
+        return float(loss_of(self.loss_fn, output_of(model, batch), batch.target))
 
 
 def _make_teams(teams: int) -> ThreadPoolExecutor:

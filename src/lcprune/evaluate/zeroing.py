@@ -31,7 +31,6 @@ from lcprune.evaluate.fold import agree, fold_
 from lcprune.evaluate.fuse import Fused
 from lcprune.evaluate.layout import runs
 from lcprune.evaluate.prepare import Preparation
-from lcprune.evaluate.race import Parts, Rival
 from lcprune.evaluate.repaired import RepairedBoard
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.switchboard import Switchboard
@@ -106,9 +105,9 @@ class ZeroingEvaluator(Evaluator):
         self._replay = self._capture() if wanted else None
         self._timed("preparing", started)
 
-    def compute(self, kept: Kept, rival: Rival | None = None) -> tuple[float, Parts]:
+    def compute(self, kept: Kept) -> float:
         if self._must_slice(kept):
-            return self.fallback.compute(kept, rival)
+            return self.fallback.compute(kept)
         started = time.perf_counter()
         self.board.set(self._mask(kept))
         with arithmetic(self.precision), torch.inference_mode():
@@ -124,8 +123,8 @@ class ZeroingEvaluator(Evaluator):
                 value = float(mean_loss(self.forward, self._inputs, self.loss_fn))
         self._timed("evaluating", started)
         if not math.isfinite(value) and self.forward is not self.model:
-            return self.fallback.compute(kept, rival)  # more than a half can hold, or truly not finite
-        return value, ()  # all images in one go: there is nothing to stop
+            return self.fallback.compute(kept)  # more than a half can hold, or truly not finite
+        return value
 
     def exactly(self) -> Evaluator:
         # Not captured, nothing compiled: for a handful of selections that would take longer than it saves.

@@ -23,7 +23,6 @@ class Search:
             that a model of all losses so far expects most of, where candidates are judged after repair, and
             "evolution" elsewhere. "guided" has no first pool.
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
-        race: stop judging a candidate when it is surely too bad to become a parent (`lcprune.evaluate.race`).
         patience: stop after this many candidates without improvement; None judges them all.
         finalists: candidates judged again in fp32 where others are judged in less.
         together: candidates asked for together and told in the order asked, so that a search is reproducible for a
@@ -38,7 +37,6 @@ class Search:
     mutate: float = 0.1
     algorithm: str = "guided"
     form: str = "shift"
-    race: bool = True
     patience: int | None = None
     finalists: int = 8
     together: int | None = None

@@ -19,7 +19,7 @@ import numpy as np
 from lcprune.errors import SearchError
 from lcprune.search.space import FloatArray
 
-_FORMAT = 2
+_FORMAT = 3
 _MAYBE_INFINITE = ("loss", "difference", "best")
 
 
@@ -39,8 +39,6 @@ class Record:
         best: the lowest difference told so far.
         cached: whether an equal selection had been judged before; never of the first.
         seconds: time since the search began, earlier parts of a resumed one counted in.
-        parts: its loss on each few of the images that it was judged on (`lcprune.evaluate.race`), fewer than there are
-            if it stopped early; none where all images are judged in one go.
     """
 
     iteration: int
@@ -53,7 +51,6 @@ class Record:
     best: float
     cached: bool
     seconds: float
-    parts: list[float] = field(default_factory=list, repr=False)
 
 
 class History(list[Record]):
@@ -120,7 +117,7 @@ class Records:
     def append(self, record: Record) -> None:
         """Write one record."""
         if self._file is not None:
-            line = asdict(record) | {"parts": [_to_json(part) for part in record.parts]}
+            line = asdict(record)
             for name in _MAYBE_INFINITE:
                 line[name] = _to_json(line[name])
             self._write(line)
@@ -160,7 +157,6 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[Record], int]:
     for line in parsed[1:]:
         for name in _MAYBE_INFINITE:
             line[name] = math.inf if line[name] is None else line[name]
-        line["parts"] = [math.inf if part is None else part for part in line["parts"]]
     return parsed[0], [Record(**line) for line in parsed[1:]], whole
 
 

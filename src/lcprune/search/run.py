@@ -16,7 +16,6 @@ import numpy as np
 from lcprune.cost import Cost
 from lcprune.errors import SearchError
 from lcprune.evaluate import Evaluator
-from lcprune.evaluate.race import Rival, stopped_early
 from lcprune.progress import Progress
 from lcprune.search.config import Search
 from lcprune.search.judges import InTurn, Judges
@@ -45,13 +44,6 @@ class Found:
     naive: float
     history: list[Record]
     planning: float
-
-    @property
-    def judged(self) -> float:
-        """Share of the images that candidates ran on, those aside that were looked up; 1 unless some stopped early."""
-        most = len(self.history[0].parts)
-        judged = [len(record.parts) or most for record in self.history if not record.cached]
-        return sum(judged) / (most * len(judged)) if most else 1.0
 
 
 def objective(full_loss: float, loss: float, signed: bool = False) -> float:
@@ -103,10 +95,6 @@ def run_search(
             judges.forget()
     history = History(sorted(loop.told, key=lambda record: record.iteration))
     return _found(history, select, search, loop.planning, precise)
-
-
-_CHANCE = 0.05  # with which a member that is worse than the rival may still become a parent
-_RIVALS = 8  # candidates that are judged to the end before any race
 
 
 @dataclass(eq=False)
@@ -178,13 +166,13 @@ class _Loop:
                 f"record {old.iteration} was made by another search: candidate {next(iter(self.waiting))} has another "
                 "beta now; name another folder to start over"
             )
-        self.judges.remember(candidate.kept, old.loss, tuple(old.parts), bool(self.told) and self._stopped(old))
+        self.judges.remember(candidate.kept, old.loss)
         return old
 
     def _judge(self) -> Record:
         for candidate in self.waiting.values():
             if not candidate.submitted:
-                self.judges.submit(candidate.iteration, candidate.kept, self._rival())
+                self.judges.submit(candidate.iteration, candidate.kept)
                 candidate.submitted = True
         judged = self.judges.collect(None if self.search.asynchronous else next(iter(self.waiting)))
         candidate = self.waiting[judged.number]
@@ -201,24 +189,7 @@ class _Loop:
             best=min(difference, self.sampler.best_loss),
             cached=judged.cached and bool(self.told),  # what came before the first one may have looked at it
             seconds=round(time.perf_counter() - self.began, 6),
-            parts=list(judged.parts),
         )
-
-    def _rival(self) -> Rival | None:
-        """The worst of those in the pool whose like are chosen as parents, unless a better one is in the sample."""
-        if not self.search.race or len(self.told) < _RIVALS:
-            return None
-        pool = sorted(self.told[-self.search.pool :], key=lambda record: record.difference)
-        matter = max(1, round(len(pool) * (1 - _CHANCE ** (1 / self.search.sample))))
-        better = [record for record in pool[:matter] if not self._stopped(record)]
-        # Where a lower loss than the network's own counts as a difference, too, a higher one is not always worse.
-        if not better or (better[-1].loss < self.full_loss and not self.signed):
-            return None
-        return Rival(tuple(better[-1].parts), better[-1].loss)
-
-    def _stopped(self, record: Record) -> bool:
-        """Whether a candidate was not judged to the end, as the first one always is."""
-        return stopped_early(tuple(record.parts), len(self.told[0].parts))
 
 
 def _found(

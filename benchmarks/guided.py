@@ -1,11 +1,10 @@
-"""What races save, and what a guide gains: the same searches with and without them.
+"""What a model of losses gains: the same searches by plain evolution and guided.
 
-    python benchmarks/race.py           # about 15 minutes on two cores; writes results/race.json
-    python benchmarks/race.py --show    # the tables of docs/performance.md and docs/method.md
+    python benchmarks/guided.py           # on two cores; writes results/guided.json
+    python benchmarks/guided.py --show    # the table of docs/method.md
 
-Three networks on digits, three limits, three seeds. "all" judges every candidate to the end, "race" stops hopeless
-ones, "guided" races, has a guide, and ends after 100 candidates. `judged` is the share of the images that candidates
-ran on; `difference` is the objective of the network that was chosen, `best` that of the best after so many candidates.
+Three networks on digits, three limits, three seeds. Evolution judges 400 candidates, a guided search 100. `difference`
+is the objective of the network that was chosen, `best` that of the best after so many candidates.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import torch
 import lcprune
 from lcprune.files import write_json
 
-OUT = Path(__file__).parent / "results" / "race.json"
+OUT = Path(__file__).parent / "results" / "guided.json"
 NETWORKS, LIMITS, SEEDS = ("plain", "residual", "separable"), (0.5, 0.3, 0.2), (0, 1, 2)
 IMAGES = 1300
 AFTER = 25, 50, 100, 200, 400  # candidates
@@ -44,10 +43,10 @@ def measure(cell: tuple[str, int]) -> list[dict[str, Any]]:
     rows = []
     for limit in LIMITS:
         row: dict[str, Any] = {"network": name, "seed": seed, "limit": limit}
-        for way in ("all", "race", "guided"):
-            search = lcprune.Search(race=way != "all", algorithm="evolution")
+        for way in ("evolution", "guided"):
+            search = lcprune.Search(algorithm=way)
             if way == "guided":
-                search = replace(search, algorithm="guided", iterations=GUIDED - search.pool)
+                search = replace(search, iterations=GUIDED - search.pool)
             began = time.perf_counter()
             result = lcprune.prune(
                 graph,
@@ -59,32 +58,24 @@ def measure(cell: tuple[str, int]) -> list[dict[str, Any]]:
                 repair="none",
                 progress=False,
             )
-            found = {"difference": result.plan.meta["difference"], "judged": result.plan.meta.get("judged", 1.0)}
-            found["seconds"] = time.perf_counter() - began
-            row[way] = found | {
-                "best": {str(count): result.history[count - 1].best for count in AFTER if count <= search.total}
+            row[way] = {
+                "difference": result.plan.meta["difference"],
+                "seconds": time.perf_counter() - began,
+                "best": {str(count): result.history[count - 1].best for count in AFTER if count <= search.total},
             }
         rows.append(row)
     return rows
 
 
 def show() -> None:
-    """Per network: images judged, time, what was found; then the best losses with a guide and without."""
+    """Per network, the best losses with a guide and without."""
     rows = json.loads(OUT.read_text())["rows"]
-    print("| network | images judged | time | chosen network: same / better / worse |\n|---|---|---|---|")
-    for name in NETWORKS:
-        mine = [row for row in rows if row["network"] == name]
-        judged = statistics.mean(row["race"]["judged"] for row in mine)
-        ratio = statistics.median(row["race"]["seconds"] / row["all"]["seconds"] for row in mine)
-        change = [row["race"]["difference"] - row["all"]["difference"] for row in mine]
-        counts = [sum(test) for test in zip(*((c == 0, c < 0, c > 0) for c in change), strict=True)]
-        print(f"| {name} | {judged:.0%} | {ratio:.2f} | {' / '.join(map(str, counts))} |")
-    print("\n| network | " + " | ".join(f"{count} candidates" for count in AFTER) + " |\n|---|" + "---|" * len(AFTER))
+    print("| network | " + " | ".join(f"{count} candidates" for count in AFTER) + " |\n|---|" + "---|" * len(AFTER))
     for name in NETWORKS:
         mine = [row for row in rows if row["network"] == name]
         cells = []
         for count in AFTER:
-            plain = [row["race"]["best"][str(count)] for row in mine]
+            plain = [row["evolution"]["best"][str(count)] for row in mine]
             cells.append(f"{statistics.mean(plain):.3f}")
             if count <= GUIDED:
                 own = [row["guided"]["best"][str(count)] for row in mine]
