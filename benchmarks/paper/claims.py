@@ -91,7 +91,12 @@ CLAIMS = (
         "H200 {gpu} times, two CPU cores {cpu} times",
         "on a CPU, more; on an H200, hardly",
     ),
-    ("ImageNet (table 2)", "", "", "not tried"),
+    (
+        "[ImageNet](imagenet.md) (table 2): ResNet-50 at 58 % of the MACs loses little",
+        "-0.85, tuned on 1.2 million images",
+        "{imagenet repaired} repaired, {imagenet distilled} distilled; 2,000 images, no labels",
+        "not tried: no training set",
+    ),
 )
 
 
@@ -104,8 +109,8 @@ def table(store: Store) -> str:
 
 def _figures(store: Store) -> dict[str, str]:
     net = store.network
-    made = {"lcp half": _gap(_after(store, net, "sweep", 0.5), _whole(store))}
-    made["naive half"] = _gap(_after(store, net, "naive", 0.5), _whole(store))
+    made = {"lcp half": _gap(_after(store, net, "sweep", 0.5), whole(store))}
+    made["naive half"] = _gap(_after(store, net, "naive", 0.5), whole(store))
     pairs = [(_after(store, net, "sweep", limit), _after(store, net, "naive", limit)) for limit in store.scale.limits]
     gaps = sorted(ours - naive for ours, naive in pairs if ours is not None and naive is not None)
     made["least"], made["most"] = (f"{gaps[end]:+.2f}" if gaps else MISSING for end in (0, -1))
@@ -137,10 +142,17 @@ def _figures(store: Store) -> dict[str, str]:
     }.items():
         tunings = store.rows("results", f"{folder}/tune/{method}-51/")
         made[f"birds {name}"] = _gap(_mean(tunings), _mean(store.rows("results", f"{folder}/baseline")))
+    imagenet = _read(SPEED / "imagenet.json")
+    resnet50 = _mean([row for row in imagenet["full"] if row["network"] == "resnet50"])
+    for how, words in {"auto": "repaired", "distil": "distilled"}.items():
+        wanted = {"network": "resnet50", "method": "lcp", "limit": "58%", "how": how, "multiple_of": None}
+        rows = [row for row in imagenet["measure"] if wanted.items() <= row.items()]
+        made[f"imagenet {words}"] = _gap(_mean(rows), resnet50)
     return made | {"gpu": _faster(store, "cuda"), "cpu": _faster(store, "cpu")}
 
 
-def _whole(store: Store) -> float | None:
+def whole(store: Store) -> float | None:
+    """Accuracy of the network before pruning, in percent."""
     record = _read(store.folder / f"{store.network}-baseline.json")
     return 100 * record["test_accuracy"] if record else None
 

@@ -25,6 +25,7 @@ from lcprune.files import atomic_write  # noqa: E402
 from lcprune.report.tables import markdown  # noqa: E402
 from paper import birds_cells, claims, objectives  # noqa: E402
 from paper.cells import chosen, percent, registry  # noqa: E402
+from paper.published import table_published, table_resnet50  # noqa: E402
 from paper.resnet50_latency import table_3  # noqa: E402
 from paper.rivals import table_rivals  # noqa: E402
 from paper.scale import PAPER, TINY  # noqa: E402
@@ -248,6 +249,8 @@ TABLES: dict[str, Callable[[Store], str]] = {
     "claims": claims.table,
     "table-1": table_1,
     "rivals": table_rivals,
+    "published": table_published,
+    "published-resnet50": table_resnet50,
     "before": table_before,
     "others": table_others,
     "anew": table_anew,
