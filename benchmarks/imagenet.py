@@ -264,8 +264,10 @@ def show(options: argparse.Namespace) -> None:
                     cells += [_seconds(rows, "search_seconds"), _seconds(rows_of(rows, how="auto"), "seconds")]
                     name = _name(method, multiple, metric)
                     print(f"| {limit.replace('%', ' %')} | {name} | " + " | ".join(cells) + " |")
-    for multiple in dict.fromkeys(row.get("multiple_of") for row in record.get("latency", [])):
-        show_times(rows_of(record["latency"], multiple_of=multiple), multiple)
+    times = record.get("latency", [])
+    for multiple in dict.fromkeys(row.get("multiple_of") for row in times):
+        show_times(rows_of(times, multiple_of=multiple, device="cuda"), multiple)
+    show_gains(rows_of(times, device="cpu", multiple_of=None))
 
 
 def show_times(times: Sequence[dict[str, Any]], multiple: int | None) -> None:
@@ -282,6 +284,21 @@ def show_times(times: Sequence[dict[str, Any]], multiple: int | None) -> None:
             one = rows_of(times, network=network, limit=limit, method=method, device=device, backend=backend)
             ms = one[-1]["ms"].get(batch, [None])[0] if one else None
             cells.append("" if ms is None else f"{ms:.3g}")
+        print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {method} | " + " | ".join(cells) + " |")
+
+
+def show_gains(times: Sequence[dict[str, Any]]) -> None:
+    """On processors: how many times as fast a cut is as the whole network in the same turns."""
+    columns = sorted({(row["threads"], row["backend"], batch) for row in times for batch in row["ms"]})
+    heads = [f"{threads} cores, {BACKEND_WORDS[backend]}, {batch}" for threads, backend, batch in columns]
+    print("\n| network | MACs | method | " + " | ".join(heads) + " |\n|---|---|---|" + "---|" * len(columns))
+    lines = dict.fromkeys((row["network"], row["limit"], row["method"]) for row in times if row["method"] != "full")
+    for network, limit, method in lines:
+        cells = []
+        for threads, backend, batch in columns:
+            same = rows_of(times, network=network, threads=threads, backend=backend)
+            cut, whole = (rows_of(same, limit=of, method=by) for of, by in ((limit, method), ("100%", "full")))
+            cells.append(f"{whole[-1]['ms'][batch][0] / cut[-1]['ms'][batch][0]:.2f}" if cut else "")
         print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {method} | " + " | ".join(cells) + " |")
 
 
