@@ -265,9 +265,11 @@ def show(options: argparse.Namespace) -> None:
                     name = _name(method, multiple, metric)
                     print(f"| {limit.replace('%', ' %')} | {name} | " + " | ".join(cells) + " |")
     times = record.get("latency", [])
-    for multiple in dict.fromkeys(row.get("multiple_of") for row in times):
-        show_times(rows_of(times, multiple_of=multiple, device="cuda"), multiple)
-    show_gains(rows_of(times, device="cpu", multiple_of=None))
+    cuda = rows_of(times, device="cuda")
+    for multiple in dict.fromkeys(row.get("multiple_of") for row in cuda):
+        show_times(rows_of(cuda, multiple_of=multiple), multiple)
+    for threads in sorted({row["threads"] for row in rows_of(times, device="cpu")}):
+        show_gains(rows_of(times, device="cpu", threads=threads), threads)
 
 
 def show_times(times: Sequence[dict[str, Any]], multiple: int | None) -> None:
@@ -287,19 +289,25 @@ def show_times(times: Sequence[dict[str, Any]], multiple: int | None) -> None:
         print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {method} | " + " | ".join(cells) + " |")
 
 
-def show_gains(times: Sequence[dict[str, Any]]) -> None:
-    """On processors: how many times as fast a cut is as the whole network in the same turns."""
-    columns = sorted({(row["threads"], row["backend"], batch) for row in times for batch in row["ms"]})
-    heads = [f"{threads} cores, {BACKEND_WORDS[backend]}, {batch}" for threads, backend, batch in columns]
-    print("\n| network | MACs | method | " + " | ".join(heads) + " |\n|---|---|---|" + "---|" * len(columns))
-    lines = dict.fromkeys((row["network"], row["limit"], row["method"]) for row in times if row["method"] != "full")
-    for network, limit, method in lines:
+def show_gains(times: Sequence[dict[str, Any]], threads: int) -> None:
+    """On a processor: how many times as fast a cut is as the whole network in the same turns."""
+    columns = list(dict.fromkeys((row["backend"], batch) for row in times for batch in row["ms"]))
+    heads = [f"{BACKEND_WORDS[backend]}, {batch}" for backend, batch in columns]
+    print(f"\nTimes as fast as the whole network, on {threads} cores, by what runs it, and batch size:\n")
+    print("| network | MACs | method | " + " | ".join(heads) + " |\n|---|---|---|" + "---|" * len(columns))
+    kinds = dict.fromkeys((row["network"], row["limit"], row["method"], row["multiple_of"]) for row in times)
+    for network, limit, method, multiple in sorted(kinds, key=lambda kind: (list(NETWORKS).index(kind[0]), kind[2])):
+        if method == "full":
+            continue
         cells = []
-        for threads, backend, batch in columns:
-            same = rows_of(times, network=network, threads=threads, backend=backend)
-            cut, whole = (rows_of(same, limit=of, method=by) for of, by in ((limit, method), ("100%", "full")))
-            cells.append(f"{whole[-1]['ms'][batch][0] / cut[-1]['ms'][batch][0]:.2f}" if cut else "")
-        print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {method} | " + " | ".join(cells) + " |")
+        for backend, batch in columns:
+            same = rows_of(times, network=network, backend=backend, multiple_of=multiple)
+            [cut] = rows_of(same, limit=limit, method=method)
+            turns = [row for row in same[: same.index(cut)] if row["method"] == "full"]  # the last one has its turns
+            whole = turns[-1]
+            cells.append(f"{whole['ms'][batch][0] / cut['ms'][batch][0]:.2f}")
+        name = _name(method, multiple, OWN.get(method, "l2"))
+        print(f"| {NETWORKS[network][2]} | {limit.replace('%', ' %')} | {name} | " + " | ".join(cells) + " |")
 
 
 def _name(method: str, multiple: int | None, metric: str) -> str:

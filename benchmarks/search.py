@@ -59,14 +59,14 @@ AFTER = ("repair", "statistics")  # variants that are not judged as cut
 class Rebuild(Evaluator):
     """Copy the network, cut the copy, run it."""
 
-    def compute(self, kept: Kept, rival: Any = None) -> tuple[float, tuple[float, ...]]:
+    def compute(self, kept: Kept) -> float:
         started = time.perf_counter()
         model = self.graph.plan(list(kept)).apply(copy.deepcopy(self.graph.model)).eval()
         started = self._timed("preparing", started)
         with arithmetic(), torch.inference_mode():
             value = float(mean_loss(model, self.batches, self.loss_fn))
         self._timed("evaluating", started)
-        return value, ()
+        return value
 
 
 class Mask(Evaluator):
@@ -91,14 +91,14 @@ class Mask(Evaluator):
 
         return multiply
 
-    def compute(self, kept: Kept, rival: Any = None) -> tuple[float, tuple[float, ...]]:
+    def compute(self, kept: Kept) -> float:
         started = time.perf_counter()
         self.flags[:-1] = torch.from_numpy(self._mask(kept)).to(self.flags)
         started = self._timed("preparing", started)
         with arithmetic(), torch.inference_mode():
             value = float(mean_loss(self.model, self.batches, self.loss_fn))
         self._timed("evaluating", started)
-        return value, ()
+        return value
 
 
 class Given(LocalEngine):
