@@ -30,6 +30,7 @@ NETWORKS, LIMITS, SEEDS = ("plain", "residual", "separable"), (0.5, 0.3, 0.2), (
 IMAGES = 1300
 AFTER = 25, 50, 100, 200, 400  # candidates
 GUIDED = 100  # candidates of a search with a guide
+WAYS = ("evolution", "guided")
 
 
 def measure(cell: tuple[str, int]) -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ def measure(cell: tuple[str, int]) -> list[dict[str, Any]]:
     rows = []
     for limit in LIMITS:
         row: dict[str, Any] = {"network": name, "seed": seed, "limit": limit}
-        for way in ("evolution", "guided"):
+        for way in WAYS:
             search = lcprune.Search(algorithm=way)
             if way == "guided":
                 search = replace(search, iterations=GUIDED - search.pool)
