@@ -126,6 +126,8 @@ def test_objectives_after_tuning() -> None:
         ("uniform", "down: in"),
     ):
         assert f"{words} {lower(rows, 'repaired', other).replace('of', 'of all')}" in page
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"the paper's search in {lower(rows, 'repaired', 'plain')} cases after tuning" in readme
     for limit in objective.LIMITS:
         mine = [entry for entry in rows if entry["limit"] == limit]
         means = {name: statistics.mean(objective.loss(entry, name) for entry in mine) for name in objective.SEARCHES}
