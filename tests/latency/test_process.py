@@ -37,11 +37,16 @@ with torch.inference_mode():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc only")
 def test_networks_run_without_page_faults_once_memory_is_kept() -> None:
-    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    left, kept = map(int, done.stdout.split())
-    assert kept < 10
-    assert left > 300, "allocators have changed and `keep_memory` can go"
+    faults = []
+    for _ in range(3):  # what glibc has freed before decides whether it keeps memory of its own accord: seldom
+        done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        left, kept = map(int, done.stdout.split())
+        assert kept < 10
+        faults.append(left)
+        if left > 300:
+            return
+    pytest.fail(f"allocators have changed and `keep_memory` can go: {faults} page faults without it")
 
 
 @torch._dynamo.config.patch(recompile_limit=2)  # in place of 8: every network takes seconds to compile
