@@ -8,10 +8,17 @@ dense       every layer reads the concatenation of all before it; batch norm com
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from lcprune import data
+from lcprune.files import write_json
 
 
 def _conv(inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> nn.Sequential:
@@ -176,3 +183,21 @@ def train(
 def batches(images: Tensor, labels: Tensor, size: int = 128) -> list[tuple[Tensor, Tensor]]:
     """(input, target) batches, as `lcprune.prune` takes them."""
     return list(zip(images.split(size), labels.split(size), strict=True))
+
+
+def run(
+    measure: Callable[[Any], list[dict[str, Any]]],
+    cells: Iterable[Any],
+    out: Path,
+    about: dict[str, Any],
+    show: Callable[[], None],
+    description: str | None,
+) -> None:
+    """Measure all cells, two at a time, and write their rows; or only `--show` what was written."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--show", action="store_true")
+    if not parser.parse_args().show:
+        with ProcessPoolExecutor(2) as pool:
+            rows = [row for part in pool.map(measure, cells) for row in part]
+        write_json(out, {**about, "rows": rows}, indent=1)
+    show()

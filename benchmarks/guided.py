@@ -9,11 +9,9 @@ is the objective of the network that was chosen, `best` that of the best after s
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -23,7 +21,6 @@ import digit_networks
 import torch
 
 import lcprune
-from lcprune.files import write_json
 
 OUT = Path(__file__).parent / "results" / "guided.json"
 NETWORKS, LIMITS, SEEDS = ("plain", "residual", "separable"), (0.5, 0.3, 0.2), (0, 1, 2)
@@ -85,15 +82,5 @@ def show() -> None:
         print(f"| {name} | " + " | ".join(cells) + " |")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--show", action="store_true")
-    if not parser.parse_args().show:
-        with ProcessPoolExecutor(2) as pool:
-            rows = [row for part in pool.map(measure, product(NETWORKS, SEEDS)) for row in part]
-        write_json(OUT, {"images": IMAGES, "rows": rows}, indent=1)
-    show()
-
-
 if __name__ == "__main__":
-    main()
+    digit_networks.run(measure, product(NETWORKS, SEEDS), OUT, {"images": IMAGES}, show, __doc__)

@@ -10,10 +10,8 @@ nothing else saw.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ import digit_networks
 import torch
 
 import lcprune
-from lcprune.files import write_json
 
 OUT = Path(__file__).parent / "results" / "order.json"
 NETWORKS, LIMITS, SEEDS = ("plain", "residual", "separable"), (0.5, 0.3, 0.2), (0, 1, 2)
@@ -67,15 +64,5 @@ def show() -> None:
         print(f"| {name} | " + " | ".join(cells) + f" | {better} of {len(old)} |")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--show", action="store_true")
-    if not parser.parse_args().show:
-        with ProcessPoolExecutor(2) as pool:
-            rows = [row for part in pool.map(measure, product(NETWORKS, SEEDS)) for row in part]
-        write_json(OUT, {"images": IMAGES, "rows": rows}, indent=1)
-    show()
-
-
 if __name__ == "__main__":
-    main()
+    digit_networks.run(measure, product(NETWORKS, SEEDS), OUT, {"images": IMAGES}, show, __doc__)

@@ -25,7 +25,7 @@ from lcprune.files import atomic_write  # noqa: E402
 from lcprune.report.tables import markdown  # noqa: E402
 from paper import birds_cells, claims, objectives  # noqa: E402
 from paper.cells import chosen, percent, registry  # noqa: E402
-from paper.published import table_published, table_resnet50  # noqa: E402
+from paper.published import of_paper, table_published, table_resnet50  # noqa: E402
 from paper.resnet50_latency import table_3  # noqa: E402
 from paper.rivals import table_rivals  # noqa: E402
 from paper.scale import PAPER, TINY  # noqa: E402
@@ -33,12 +33,6 @@ from paper.store import AGAIN, MISSING, RESULTS, Store, accuracy, before, tuned 
 
 DOCS = BENCHMARKS.parent / "docs"
 
-# The paper's table 1, ResNet-56 from 94.18 %: MACs limit -> method -> accuracy.
-PUBLISHED = {
-    0.7: {"naive": "93.77 ± 0.06", "lcp": "93.79 ± 0.11"},
-    0.6: {"naive": "93.59 ± 0.04", "lcp": "93.65 ± 0.06"},
-    0.5: {"naive": "93.37 ± 0.05", "lcp": "93.41 ± 0.12"},
-}
 METHODS = {
     "uniform": "uniform",
     "naive": "naive",
@@ -60,7 +54,7 @@ def table_1(store: Store) -> str:
         both = zip(rows["sweep"], rows["naive"], strict=False)
         gaps = [100 * (ours["accuracy"] - naive["accuracy"]) for ours, naive in both if ours["seed"] == naive["seed"]]
         gap = f"{statistics.mean(gaps):+.2f}" if gaps else MISSING
-        published = [PUBLISHED.get(limit, {}).get(method, "") for method in ("naive", "lcp")]
+        published = [of_paper(method).get(limit, "") for method in ("naive", "LcP")]
         lines.append([f"{percent(limit)} %", *(accuracy(rows[method]) for method in METHODS), gap, *published])
     return markdown(header, lines)
 

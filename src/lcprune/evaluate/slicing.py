@@ -97,15 +97,13 @@ class SlicingEvaluator(Evaluator):
 
         def share(number: int) -> list[float]:
             with torch.inference_mode():
-                return [self._loss(copies[number], batch) for batch in self._inputs[number :: self.teams]]
+                own = ((output_of(copies[number], batch), batch.target) for batch in self._inputs[number :: self.teams])
+                return [float(loss_of(self.loss_fn, *pair)) for pair in own]
 
         shares = [share(0)] if self._pool is None else list(self._pool.map(share, range(self.teams)))
         # Added up in the order of the batches, whichever team was first.
         losses = (shares[index % self.teams][index // self.teams] for index in range(len(self._inputs)))
         return sum(loss * batch.size for loss, batch in zip(losses, self._inputs, strict=True)) / self.images
-
-    def _loss(self, model: nn.Module, batch: Batch) -> float:
-        return float(loss_of(self.loss_fn, output_of(model, batch), batch.target))
 
 
 def _make_teams(teams: int) -> ThreadPoolExecutor:
