@@ -22,7 +22,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "src")]
 
 from lcprune.engine import RayEngine  # noqa: E402
-from lcprune.mirror import Mirror  # noqa: E402
+from lcprune.engine.desk import Mirror  # noqa: E402
 from paper.cells import DONE, Cell, chosen, registry  # noqa: E402
 from paper.scale import PAPER, TINY  # noqa: E402
 
@@ -34,11 +34,11 @@ def main() -> None:
     failed = 0
     with RayEngine(options.address, options.workers) as engine:
         options.out.mkdir(parents=True, exist_ok=True)
-        desk = engine.desk(options.out)
+        folder = engine.folder(options.out)
         given = (str(BENCHMARKS), options.data, options.tiny, options.precision)
         while wave := ready(cells, options.out):
             names = [cell.name for cell in wave]
-            items = [(given, desk, cell.name, tuple(cell.needs)) for cell in wave]
+            items = [(given, folder, cell.name, tuple(cell.needs)) for cell in wave]
             for index, finished in engine.map(
                 work, items, names=names, gpus=options.gpus, title="cells", progress=True
             ):
@@ -60,7 +60,7 @@ def ready(cells: list[Cell], out: Path) -> list[Cell]:
 
 def work(item: tuple[tuple[str, str, bool, str], Any, str, tuple[str, ...]]) -> bool:
     """In a task: do one cell, in a folder that is mirrored into the one of `--out`."""
-    (benchmarks, spec, tiny, precision), desk, name, needs = item
+    (benchmarks, spec, tiny, precision), folder, name, needs = item
     if benchmarks not in sys.path:
         sys.path.insert(0, benchmarks)
     # Imported, not sent along: so a process keeps data and networks from one cell to the next.
@@ -70,10 +70,8 @@ def work(item: tuple[tuple[str, str, bool, str], Any, str, tuple[str, ...]]) -> 
 
     bench = cluster.bench(spec, tiny, precision)
     for need in needs:
-        desk.at(need).fetch(bench.out / need)
-    mirror = Mirror(bench.out / name, desk.at(name))
-    mirror.fetch()
-    with mirror:
+        folder.at(need).fetch(bench.out / need)
+    with Mirror(bench.out / name, folder.at(name)):
         return bool(bench.run(registry(TINY if tiny else PAPER)[name]))
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lcprune import baselines, data, engine, export, latency, models, report, tune
     from lcprune.choosing import LcP, Naive, Schedule, Uniform, methods
     from lcprune.cost import Cost
+    from lcprune.engine import Job
     from lcprune.errors import (
         BudgetError,
         ConfigError,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from lcprune.framework import prune
     from lcprune.frontier import pareto
     from lcprune.graph import ChannelGraph, Group, Member, trace
-    from lcprune.job import Job
     from lcprune.latency import Latency
     from lcprune.outcome import PruneResult
     from lcprune.plan import Plan
@@ -109,7 +109,7 @@ _HOMES = {
     "Cost": "cost",
     "Evaluation": "evaluate",
     "Group": "graph",
-    "Job": "job",
+    "Job": "engine",
     "Latency": "latency",
     "LcP": "choosing",
     "Member": "graph",

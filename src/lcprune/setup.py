@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from lcprune.batches import check_samples, check_weights, draw
-from lcprune.engine import make_engine
+from lcprune.engine import Job, make_engine
 from lcprune.errors import ConfigError, DataError
 from lcprune.evaluate import Evaluation
 from lcprune.graph import ChannelGraph, trace
-from lcprune.job import Job
 from lcprune.latency.clock import Clock, make_clock
 from lcprune.latency.limit import Latency
 from lcprune.limit import LATENCY, Limit, Several, parse_limits

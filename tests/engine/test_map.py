@@ -10,7 +10,7 @@ import pytest
 
 import lcprune
 from lcprune.engine import LocalEngine
-from lcprune.engine.shares import Share, default_workers, share
+from lcprune.engine.cluster import Share, default_workers, share
 
 
 @pytest.mark.parametrize(

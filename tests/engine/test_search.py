@@ -13,7 +13,7 @@ import torch
 from engine_helpers import SHORT, TOTAL, pruned, told
 
 import lcprune
-from lcprune.engine import LocalEngine, RayEngine, crew, make_engine
+from lcprune.engine import LocalEngine, RayEngine, make_engine
 from lcprune.search import read_records
 from searching import searching_many
 
@@ -144,7 +144,7 @@ def test_what_workers_say_is_heard_with_their_names(plain, digits, two, caplog) 
     for seed in range(10):  # one worker may be done before the other has started
         with caplog.at_level(logging.INFO, "lcprune"):
             pruned(plain, digits, two, loss_fn=loss_fn, seed=seed)
-            two.logs.listen(now=True)
+            two.listen(now=True)
         said = [record.getMessage() for record in caplog.records if "hello from" in record.getMessage()]
         speakers = {text.split(",")[0] for text in said}
         if len(speakers) == 2:
@@ -201,7 +201,8 @@ def test_a_candidate_that_ends_every_worker_is_refused(plain, digits, two, monke
     def fatal(output, target):
         os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(crew, "_ATTEMPTS", 2)  # each worker once: the third would have to wait for one to come back
+    # Each worker once: the third would have to wait for one to come back.
+    monkeypatch.setattr("lcprune.engine.crew._ATTEMPTS", 2)
     with pytest.raises(lcprune.EngineError, match="2 workers died of the same candidate"):
         pruned(plain, digits, two, loss_fn=fatal)
 

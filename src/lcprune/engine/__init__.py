@@ -10,7 +10,7 @@ with make_engine("ray") as engine:
 ```
 """
 
-from lcprune.engine.base import Engine, LocalEngine, Shared, make_engine
+from lcprune.engine.base import Engine, Job, LocalEngine, Shared, make_engine
 from lcprune.engine.cluster import RayEngine
 
-__all__ = ["Engine", "LocalEngine", "RayEngine", "Shared", "make_engine"]
+__all__ = ["Engine", "Job", "LocalEngine", "RayEngine", "Shared", "make_engine"]

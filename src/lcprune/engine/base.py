@@ -1,21 +1,21 @@
-"""What every engine can do, and the one that does it here."""
+"""Where and how work is done: what a call's `run=` says, what every engine can do, and the engine that does it here."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lcprune.errors import ConfigError
 from lcprune.evaluate import Evaluation, Evaluator, make_evaluator
+from lcprune.files import on_this_machine
 from lcprune.progress import Progress
 from lcprune.repairs.quick import QuickRepair
 from lcprune.search.config import Search
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
-
-NAMES = ("local", "ray")
 
 Item = TypeVar("Item")
 
@@ -126,8 +126,36 @@ def make_engine(engine: str | Engine | None = None, address: str | None = None, 
     if engine == "ray":
         return RayEngine(address, workers)
     if engine not in (None, "local"):
-        raise ConfigError(f"there is no engine {engine!r}: choose one of {', '.join(NAMES)}")
+        raise ConfigError(f"there is no engine {engine!r}: choose one of local, ray")
     if address is not None or (workers or 1) != 1:
         given = f"address={address!r}" if address is not None else f"workers={workers}"
         raise ConfigError(f'{given} needs engine="ray": the local engine is this process alone')
     return LocalEngine()
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What `run=` of `prune`, `prune_in_steps` and `pareto` can say; a folder alone means `Job(folder)`.
+
+    Attributes:
+        folder: for the network, the search's records, what was measured, and each round of Algorithm 1; None keeps
+            nothing.
+        resume: go on from what is in the folder.
+        engine: "local", "ray" (candidates are judged on every GPU or core of the cluster, or of this machine), or
+            one from `lcprune.engine`.
+        networks: the networks are saved in the folder, too; every command takes them.
+    """
+
+    folder: str | os.PathLike[str] | None = None
+    resume: bool = False
+    engine: str | Engine = "local"
+    networks: bool = True
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            on_this_machine(self.folder)
+
+    @classmethod
+    def of(cls, run: Job | str | os.PathLike[str] | None) -> Job:
+        """What `run=` means."""
+        return run if isinstance(run, cls) else cls(run)  # type: ignore[arg-type]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import socket
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from lcprune.engine.base import Engine, Item, Shared
-from lcprune.engine.crew import Crew
-from lcprune.engine.desk import Desk, DeskStore, wait_for
-from lcprune.engine.evaluator import CrewEvaluator
-from lcprune.engine.logs import LogListener
-from lcprune.engine.shares import default_workers, share
+from lcprune.engine.desk import DeskFolder, open_desk, wait_for
 from lcprune.engine.worker import Case, run_task
 from lcprune.errors import EngineError, MissingDependencyError, first_line
 from lcprune.evaluate import Evaluation
@@ -27,11 +26,41 @@ from lcprune.progress import Progress
 from lcprune.repairs.quick import QuickRepair
 
 if TYPE_CHECKING:
+    from lcprune.engine.crew import Crew, CrewEvaluator
     from lcprune.graph.channel_graph import ChannelGraph
 
 logger = logging.getLogger("lcprune")
 
 RETRIES = 3  # of a task whose process or machine died
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class Share(NamedTuple):
+    """What one worker holds."""
+
+    cpus: int
+    gpus: float
+
+
+def share(count: int, machines: Sequence[Mapping[str, float]], use_gpus: bool = True) -> Share:
+    """What each of `count` workers holds, so that they all fit where that is possible.
+
+    Args:
+        machines: resources of each, as Ray reports them: "CPU", "GPU".
+    """
+    gpus = sum(machine.get("GPU", 0.0) for machine in machines)
+    if use_gpus and gpus > 0:
+        # A GPU is cut into equal parts; a part does not span two of them.
+        return Share(1, 1.0 / max(1, math.ceil(count / gpus)))
+    cores = [int(machine.get("CPU", 0.0)) for machine in machines]
+    fit = (cpus for cpus in range(sum(cores) // max(count, 1), 0, -1) if sum(c // cpus for c in cores) >= count)
+    return Share(next(fit, 1), 0.0)
+
+
+def default_workers(machines: Sequence[Mapping[str, float]], use_gpus: bool = True) -> int:
+    """One worker per GPU, or per core where there is none."""
+    gpus, cores = (int(sum(machine.get(kind, 0.0) for machine in machines)) for kind in ("GPU", "CPU"))
+    return max(1, gpus if use_gpus and gpus else cores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +93,9 @@ class RayEngine(Engine):
         self._asked = workers
         self._depth = 0
         self._ours = False
-        self._logs: LogListener | None = None
         self._crew: Crew | None = None
+        self._desk: Any = None
+        self._listened = 0.0
 
     def __enter__(self) -> RayEngine:
         ray = import_ray()
@@ -80,13 +110,8 @@ class RayEngine(Engine):
         self._depth += 1
         if self._depth == 1:
             machines = self.machines()
-            logger.info(
-                "Ray: %d machines, %g cores, %g GPUs; %d workers",
-                len(machines),
-                sum(machine.get("CPU", 0) for machine in machines),
-                sum(machine.get("GPU", 0) for machine in machines),
-                self.workers,
-            )
+            cores, gpus = (sum(machine.get(kind, 0) for machine in machines) for kind in ("CPU", "GPU"))
+            logger.info("Ray: %d machines, %g cores, %g GPUs; %d workers", len(machines), cores, gpus, self.workers)
         return self
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
@@ -94,9 +119,11 @@ class RayEngine(Engine):
         if self._depth:
             return
         self.dismiss()
-        if self._logs is not None:
-            self._logs.close()
-            self._logs = None
+        self.listen(now=True)
+        if self._desk is not None:
+            with contextlib.suppress(Exception):  # a cluster that is gone takes it along
+                import_ray().kill(self._desk)
+            self._desk = None
         if self._ours:
             import_ray().shutdown()
             self._ours = False
@@ -112,19 +139,41 @@ class RayEngine(Engine):
         """Resources of each machine that is alive."""
         return [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
 
+    def part(self, count: int) -> Share:
+        """What each of `count` workers holds."""
+        return share(count, self.machines(), self.gpus)
+
     @property
-    def logs(self) -> LogListener:
-        """Receives the log lines of workers."""
-        if self._logs is None:
-            self._logs = LogListener(import_ray().get_runtime_context().get_node_id())
-        return self._logs
+    def desk(self) -> Any:
+        """Handle of the actor on this machine that takes the files and log lines of others."""
+        if self._desk is None:
+            self._desk = open_desk()
+        return self._desk
+
+    def folder(self, path: Path) -> DeskFolder:
+        """A folder of this machine's disk that tasks can reach."""
+        return DeskFolder(self.desk, path.resolve())
+
+    def listen(self, now: bool = False) -> None:
+        """Log what workers and tasks said since the last time, at most once a second unless `now`."""
+        if self._desk is None or (not now and time.monotonic() - self._listened < _SECONDS_BETWEEN_LOOKS):
+            return
+        self._listened = time.monotonic()
+        try:
+            said = import_ray().get(self.desk.hear.remote())
+        except Exception as error:  # the work goes on, unheard
+            logger.debug("workers cannot be heard: %s", error)
+            return
+        for level, speaker, message in said:
+            logger.log(level, "[%s] %s", speaker, message)
 
     def evaluator(
         self, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
     ) -> CrewEvaluator:
+        from lcprune.engine.crew import CrewEvaluator
+
         _send_user_modules()
-        part = share(self.workers, self.machines(), self.gpus)
-        case = Case.pack(graph, samples, how, self._threads(part.cpus))
+        case = Case.pack(graph, samples, how, _threads(self.part(self.workers)))
         precision = "fp32" if how.prepare else how.precision  # the user's own are judged as they are here
         return CrewEvaluator(graph, how.loss, self._get_crew, import_ray().put(case), precision)
 
@@ -145,42 +194,30 @@ class RayEngine(Engine):
         ray = import_ray()
         _send_user_modules()
         self.dismiss()  # tasks need the room that idle judges hold
-        part = share(max(1, min(len(items), self.workers)), self.machines(), self.gpus)
+        part = self.part(max(1, min(len(items), self.workers)))
         gpus = part.gpus if gpus is None or not part.gpus else gpus
         function: Any = ray.remote(run_task)
         options = {"num_cpus": part.cpus, "num_gpus": gpus, "max_retries": RETRIES, "scheduling_strategy": "SPREAD"}
         labels = list(names) if names is not None else [f"task {index}" for index in range(len(items))]
         shared = ray.put(task)
         calls = {
-            function.options(name=label, **options).remote(
-                shared, item, label, self.logs.queue, self._threads(part.cpus)
-            ): index
+            function.options(name=label, **options).remote(shared, item, label, self.desk, _threads(part)): index
             for index, (item, label) in enumerate(zip(items, labels, strict=True))
         }
         try:
             with Progress(title, total=len(items), enabled=progress) as bar:
                 while calls:
                     done, _ = ray.wait(list(calls), timeout=1.0)
-                    self.logs.listen()
+                    self.listen()
                     for call in done:
                         index = calls.pop(call)
                         result = _result(call, labels[index])
                         bar.advance(last=labels[index])
                         yield index, result
         finally:
-            self.logs.listen(now=True)
+            self.listen(now=True)
             for call in calls:  # somebody stopped early
                 ray.cancel(call, force=True)
-
-    def desk(self, folder: Path) -> DeskStore:
-        """A folder of this machine's disk that tasks can reach."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        ray = import_ray()
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        kind: Any = ray.remote(Desk)
-        options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
-        return DeskStore(kind.options(**options).remote(str(folder.resolve())))
 
     def dismiss(self) -> None:
         """End the workers that judge candidates; they come back when they are needed."""
@@ -189,13 +226,11 @@ class RayEngine(Engine):
             self._crew = None
 
     def _get_crew(self) -> Crew:
-        if self._crew is None:
-            self._crew = Crew(self.workers, share(self.workers, self.machines(), self.gpus), self.logs)
-        return self._crew
+        from lcprune.engine.crew import Crew
 
-    def _threads(self, cpus: int) -> int:
-        # No more than this process would use: one worker then sums in the same order as none.
-        return max(1, min(cpus, torch.get_num_threads()))
+        if self._crew is None:
+            self._crew = Crew(self)
+        return self._crew
 
 
 def import_ray() -> Any:
@@ -209,6 +244,20 @@ def import_ray() -> Any:
     return ray
 
 
+def _result(call: Any, label: str) -> Any:
+    from lcprune.engine.crew import own_error
+
+    ray = import_ray()
+    try:
+        return ray.get(call)
+    except ray.exceptions.RayTaskError as error:
+        why = own_error(error)
+    except ray.exceptions.RayError as error:
+        line = first_line(error)
+        why = EngineError(f"{label}: its process or machine died, and {RETRIES} more did after it: {line}")
+    raise why
+
+
 def _knock(address: str | None) -> None:
     """Find out in seconds, not minutes, that nobody is at HOST:PORT."""
     host, _, port = (address or "").rpartition(":")
@@ -216,17 +265,9 @@ def _knock(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _result(call: Any, label: str) -> Any:
-    ray = import_ray()
-    try:
-        return ray.get(call)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, Exception):
-            raise error.cause from error  # which has the story of what happened there
-        raise
-    except ray.exceptions.RayError as error:
-        line = first_line(error)
-        raise EngineError(f"{label}: its process or machine died, and {RETRIES} more did after it: {line}") from None
+def _threads(part: Share) -> int:
+    # No more than this process would use: one worker then sums in the same order as none.
+    return max(1, min(part.cpus, torch.get_num_threads()))
 
 
 def _send_user_modules() -> None:

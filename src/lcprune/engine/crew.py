@@ -1,17 +1,26 @@
-"""The actors that judge candidates: each gets the next one when it is free, and Ray restarts those that die."""
+"""Judging candidates on a cluster: the workers, and the evaluator that hands its work to them."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lcprune.engine.logs import LogListener
-from lcprune.engine.shares import Share
+import ray  # whoever imports this has asked for a cluster
+
 from lcprune.engine.worker import Answer, Worker
 from lcprune.errors import EngineError, first_line
+from lcprune.evaluate import Evaluator
+from lcprune.search.judges import Judged
+from lcprune.select import Kept
+
+if TYPE_CHECKING:
+    from lcprune.engine.cluster import RayEngine
+    from lcprune.graph.channel_graph import ChannelGraph
 
 logger = logging.getLogger("lcprune")
 
@@ -20,146 +29,214 @@ _SECONDS_BETWEEN_WARNINGS = 30.0
 
 
 @dataclass(eq=False)
-class Request:
-    """One candidate.
+class Candidate:
+    """A selection that is to be judged.
 
     Attributes:
         case: reference of what it is judged with.
         selection: one bit per unit.
         exact: in true float32.
         attempts: how often it was begun.
+        answer: of the worker, or why there is none; None until it is there.
         dropped: nobody waits for it any more.
     """
 
     case: Any
     selection: bytes
-    exact: bool = False
+    exact: bool
     attempts: int = 0
+    answer: Answer | Exception | None = None
     dropped: bool = False
 
 
 class Crew:
-    """Workers on a cluster, as many of them as find a place.
+    """Workers on a cluster, as many of them as find a place; each gets the next candidate when it is free.
 
     A worker that dies takes nothing along: Ray starts it again, where there is room, and its candidate goes to
     whoever is free. So a search goes on with fewer workers while a machine is missing, and with all when it is back.
     """
 
-    def __init__(self, count: int, part: Share, logs: LogListener) -> None:
-        import ray
-
+    def __init__(self, engine: RayEngine) -> None:
+        self._engine, self._part = engine, engine.part(engine.workers)
         kind: Any = ray.remote(Worker)
-        options = {"num_cpus": part.cpus, "num_gpus": part.gpus, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
-        self.logs = logs
-        self.part = part
-        self._actors = [kind.options(**options).remote() for _ in range(count)]
-        self._places: dict[int, str] = {}
+        kind = kind.options(
+            num_cpus=self._part.cpus, num_gpus=self._part.gpus, max_restarts=-1, scheduling_strategy="SPREAD"
+        )
+        self._actors = [kind.remote() for _ in range(engine.workers)]
+        self._places = ["?"] * engine.workers
         self._free: deque[int] = deque()
-        self._starting: dict[Any, int] = {}
-        self._calls: dict[Any, tuple[int, Request]] = {}
-        self._queue: deque[Request] = deque()
+        self._queue: deque[Candidate] = deque()
+        self._calls: dict[Any, tuple[int, Candidate | None]] = {}  # what each worker does; None: it is starting
         self._warned = time.monotonic()
-        for number in range(count):
-            self._await(number)
+        for number in range(engine.workers):
+            self._start(number)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, candidate: Candidate) -> None:
         """Have a candidate judged."""
-        self._queue.append(request)
+        self._queue.append(candidate)
         self._dispatch()
 
-    def next(self) -> tuple[Request, Answer]:
-        """Wait for any candidate that was submitted; what `Worker.loss` gave for it.
-
-        Raises:
-            EngineError: the workers cannot be started, or the candidate ends them.
-            Exception: whatever judging it raised, as it would have been raised here.
-        """
-        import ray
-
-        while True:
-            if not self._calls and not self._queue:
-                raise EngineError("no candidate was submitted")
-            done, _ = ray.wait([*self._calls, *self._starting], timeout=1.0)
-            self.logs.listen()
-            self._warn_if_alone()
-            for reference in done:
-                if reference in self._starting:
-                    self._welcome(reference)
-                    continue
-                number, request = self._calls.pop(reference)
-                result = self._result(reference, number, request)
-                self._dispatch()
-                if result is not None and not request.dropped:
-                    return request, result
+    def wait(self) -> None:
+        """Wait a moment for answers; an `EngineError` if workers cannot be started."""
+        done, _ = ray.wait(list(self._calls), timeout=1.0)
+        self._engine.listen()
+        self._warn_if_nobody_works()
+        for call in done:
+            number, candidate = self._calls.pop(call)
+            if candidate is None:
+                self._welcome(number, call)
+            else:
+                self._take(number, call, candidate)
+        self._dispatch()
 
     def forget(self) -> None:
         """Drop all that was submitted; what is being judged is finished and thrown away."""
         self._queue.clear()
-        for _, request in self._calls.values():
-            request.dropped = True
+        for _, candidate in self._calls.values():
+            if candidate is not None:
+                candidate.dropped = True
 
     def close(self) -> None:
         """End the workers: what they held is free at once."""
-        import ray
-
         for actor in self._actors:
             ray.kill(actor)
 
-    def _await(self, number: int) -> None:
+    def _start(self, number: int) -> None:
         # Asked again and again by Ray until the worker is somewhere.
-        self._starting[self._actors[number].ready.options(max_task_retries=-1).remote()] = number
+        self._calls[self._actors[number].whereabouts.options(max_task_retries=-1).remote()] = number, None
 
-    def _welcome(self, reference: Any) -> None:
-        import ray
-
-        number = self._starting.pop(reference)
+    def _welcome(self, number: int, call: Any) -> None:
         try:
-            self._places[number] = ray.get(reference)
+            self._places[number] = ray.get(call)
         except ray.exceptions.RayError as error:
             raise EngineError(f"worker {number} cannot be started: {first_line(error)}") from None
         logger.info("worker %d is ready (%s)", number, self._places[number])
         self._free.append(number)
-        self._dispatch()
 
-    def _result(self, reference: Any, number: int, request: Request) -> Answer | None:
-        import ray
-
+    def _take(self, number: int, call: Any, candidate: Candidate) -> None:
         try:
-            result: Answer = ray.get(reference)
+            candidate.answer = ray.get(call)
         except ray.exceptions.RayTaskError as error:
-            self._free.append(number)  # the worker is well: judging raised something
-            if isinstance(error.cause, Exception):
-                raise error.cause from error  # which has the story of what happened there
-            raise
+            candidate.answer = own_error(error)  # the worker is well: judging raised something
         except ray.exceptions.RayError as error:
-            place = self._places.pop(number, "?")
-            logger.warning("worker %d (%s) died: its candidate is judged again (%s)", number, place, first_line(error))
-            self._await(number)
-            if request.attempts >= _ATTEMPTS:
-                raise EngineError(
-                    f"{_ATTEMPTS} workers died of the same candidate; the last: {first_line(error)}. Is memory short? "
+            place, why = self._places[number], first_line(error)
+            logger.warning("worker %d (%s) died: its candidate is judged again (%s)", number, place, why)
+            self._start(number)
+            if candidate.attempts >= _ATTEMPTS:
+                candidate.answer = EngineError(
+                    f"{_ATTEMPTS} workers died of the same candidate; the last: {why}. Is memory short? "
                     "Try a smaller search.batch_size or fewer workers"
-                ) from None
-            if not request.dropped:
-                self._queue.appendleft(request)
-            return None
+                )
+            elif not candidate.dropped:
+                self._queue.appendleft(candidate)
+            return
         self._free.append(number)
-        return result
 
     def _dispatch(self) -> None:
         while self._queue and self._free:
-            number, request = self._free.popleft(), self._queue.popleft()
-            request.attempts += 1
+            number, candidate = self._free.popleft(), self._queue.popleft()
+            candidate.attempts += 1
             # In a list, so that the worker fetches the case only if it does not hold it.
-            what = [request.case], request.selection, request.exact
-            call = self._actors[number].loss.remote(f"worker {number}", self.logs.queue, *what)
-            self._calls[call] = number, request
+            what = [candidate.case], candidate.selection, candidate.exact
+            call = self._actors[number].loss.remote(f"worker {number}", self._engine.desk, *what)
+            self._calls[call] = number, candidate
 
-    def _warn_if_alone(self) -> None:
-        if self._calls or time.monotonic() - self._warned < _SECONDS_BETWEEN_WARNINGS:
-            return
-        self._warned = time.monotonic()
-        logger.warning(
-            "no worker is at work: the cluster has no room for one (%d cores, %g GPU each); waiting for a machine",
-            *self.part,
-        )
+    def _warn_if_nobody_works(self) -> None:
+        idle = all(candidate is None for _, candidate in self._calls.values())
+        if idle and time.monotonic() - self._warned > _SECONDS_BETWEEN_WARNINGS:
+            self._warned = time.monotonic()
+            logger.warning(
+                "no worker is at work: the cluster has no room for one (%d cores, %g GPU each); waiting for a machine",
+                *self._part,
+            )
+
+
+def own_error(error: Any) -> Exception:
+    """What a task raised, as it would have been raised here; its cause has the story of what happened there."""
+    if not isinstance(error.cause, Exception):
+        return error  # type: ignore[no-any-return]
+    error.cause.__cause__ = error
+    return error.cause
+
+
+class CrewEvaluator(Evaluator):
+    """Losses of selections, computed by a crew and remembered here; judges several candidates at the same time.
+
+    Args:
+        crew: gives the workers, started when they are first needed.
+        case: reference of what they judge with.
+        precision: what candidates are ranked in.
+        exact: in true float32 instead.
+    """
+
+    def __init__(
+        self,
+        graph: ChannelGraph,
+        loss_fn: Callable[..., Any],
+        crew: Callable[[], Crew],
+        case: Any,
+        precision: str = "fp32",
+        exact: bool = False,
+    ) -> None:
+        super().__init__(graph, [], loss_fn)
+        self.precision = precision
+        self._crew, self._case, self._exact = crew, case, exact
+        self._waiting: dict[int, bytes] = {}  # selections submitted and not collected, by number
+        # Those that nobody has collected yet, being judged or judged. They count as known when the first candidate of
+        # a selection is collected, so that `cached` does not depend on who was faster.
+        self._asked: dict[bytes, Candidate] = {}
+
+    def exactly(self) -> CrewEvaluator:
+        """Judges the same images in true float32."""
+        return CrewEvaluator(self.graph, self.loss_fn, self._crew, self._case, exact=True)
+
+    def submit(self, number: int, kept: Kept) -> None:
+        """Have a candidate judged; an equal selection is judged once."""
+        self._waiting[number] = self._ask(kept)
+
+    def collect(self, number: int | None) -> Judged:
+        """Wait for a candidate, or for any."""
+        wanted = list(self._waiting) if number is None else [number]
+        while not (done := [one for one in wanted if self._is_judged(self._waiting[one])]):
+            self._crew().wait()
+        selection = self._waiting.pop(done[0])
+        cached = selection in self._known
+        if cached:
+            self.work.hits += 1
+        else:
+            self.work.evaluations += 1
+            self._known[selection] = self._take(selection)
+        return Judged(done[0], self._known[selection], cached)
+
+    def forget(self) -> None:
+        """Drop what was submitted and not collected."""
+        if self._asked:
+            self._crew().forget()
+        self._waiting.clear()
+        self._asked.clear()
+
+    def compute(self, kept: Kept) -> float:
+        selection = self._ask(kept)
+        while not self._is_judged(selection):
+            self._crew().wait()
+        return self._known[selection] if selection in self._known else self._take(selection)
+
+    def _ask(self, kept: Kept) -> bytes:
+        selection = self._key(kept)
+        if selection not in self._known and selection not in self._asked:
+            self._asked[selection] = Candidate(self._case, selection, self._exact)
+            self._crew().submit(self._asked[selection])
+        return selection
+
+    def _is_judged(self, selection: bytes) -> bool:
+        return selection in self._known or self._asked[selection].answer is not None
+
+    def _take(self, selection: bytes) -> float:
+        answer = self._asked.pop(selection).answer
+        assert answer is not None
+        if isinstance(answer, Exception):
+            raise answer
+        loss, preparing, evaluating = answer
+        self.work.preparing += preparing
+        self.work.evaluating += evaluating
+        return loss if math.isfinite(loss) else math.inf

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import collate
-from lcprune.engine.logs import speaking, whereabouts
+from lcprune.engine.desk import speaking, whereabouts
 from lcprune.evaluate import Evaluation, Evaluator, make_evaluator
 
 if TYPE_CHECKING:
@@ -30,14 +30,12 @@ class Case:
     Attributes:
         graph: of the network, on the CPU.
         images: (input, target) of all images, stacked; NumPy arrays, which processes of a machine share.
-        count: of images.
         how: they are judged.
         threads: for computing on a CPU.
     """
 
     graph: ChannelGraph
     images: Any
-    count: int
     how: Evaluation
     threads: int
 
@@ -46,12 +44,13 @@ class Case:
         """Make it ready to travel."""
         batch = collate(samples, len(samples), "cpu")[0]
         images = pytree.tree_map(_to_array, (batch.inputs, batch.target))
-        return cls(moved(graph, torch.device("cpu")), images, batch.size, how, threads)
+        return cls(moved(graph, torch.device("cpu")), images, how, threads)
 
     def evaluator(self) -> Evaluator:
         """What judges the candidates, on this worker's device."""
         stacked = pytree.tree_map_only(np.ndarray, torch.tensor, self.images)  # a copy: the shared one is read-only
-        samples = [pytree.tree_map(lambda leaf: leaf[row], stacked) for row in range(self.count)]  # noqa: B023
+        rows = range(len(pytree.tree_leaves(stacked)[0]))
+        samples = [pytree.tree_map(lambda leaf: leaf[row], stacked) for row in rows]  # noqa: B023
         return make_evaluator(moved(self.graph, own_device()), samples, self.how)
 
 
@@ -60,44 +59,43 @@ class Worker:
 
     def __init__(self) -> None:
         self.case: str | None = None
-        self.evaluator: Evaluator | None = None
-        self.exact: Evaluator | None = None
+        self.judges: dict[bool, Evaluator] = {}  # by whether they are exact
 
-    def ready(self) -> str:
+    def whereabouts(self) -> str:
         """Where the worker is, once it is anywhere."""
         return whereabouts()
 
-    def loss(self, name: str, queue: Any, case: list[Any], selection: bytes, exact: bool) -> Answer:
+    def loss(self, name: str, desk: Any, case: list[Any], selection: bytes, exact: bool) -> Answer:
         """Loss of a selection, and the seconds spent preparing and evaluating it.
 
         Args:
             case: reference of a `Case`, in a list, so that it is fetched only if it is not here yet.
             exact: in true float32, whatever candidates are ranked in.
         """
-        with speaking(queue, name):
-            evaluator = self._evaluator(case[0])
-            if exact and self.exact is None:
-                self.exact = evaluator.exactly()
-            judge = self.exact if exact and self.exact is not None else evaluator
+        with speaking(desk, name):
+            if self.case != case[0].hex():
+                self._begin(case[0])
+            if exact not in self.judges:
+                self.judges[exact] = self.judges[False].exactly()
+            judge = self.judges[exact]
             before = replace(judge.work)
             loss = judge.loss(unpack(selection, [group.size for group in judge.graph.groups]))
             return loss, judge.work.preparing - before.preparing, judge.work.evaluating - before.evaluating
 
-    def _evaluator(self, reference: Any) -> Evaluator:
-        if self.evaluator is None or self.case != reference.hex():
-            import ray
+    def _begin(self, reference: Any) -> None:
+        import ray
 
-            self.evaluator = self.exact = None  # the old network goes before the new one comes
-            case: Case = ray.get(reference)
-            torch.set_num_threads(case.threads)
-            self.evaluator, self.case = case.evaluator(), reference.hex()
-        return self.evaluator
+        self.case, self.judges = None, {}  # the old network goes before the new one comes
+        case: Case = ray.get(reference)
+        torch.set_num_threads(case.threads)
+        self.judges[False] = case.evaluator()
+        self.case = reference.hex()
 
 
-def run_task(task: Callable[[Any], Any], item: Any, name: str, queue: Any, threads: int) -> Any:
+def run_task(task: Callable[[Any], Any], item: Any, name: str, desk: Any, threads: int) -> Any:
     """One call of `Engine.map`, in a worker process."""
     torch.set_num_threads(threads)
-    with speaking(queue, name):
+    with speaking(desk, name):
         return task(item)
 
 

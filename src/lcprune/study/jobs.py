@@ -20,10 +20,10 @@ import torch
 from lcprune.batches import to_device
 from lcprune.data import Dataset
 from lcprune.engine import LocalEngine, RayEngine
+from lcprune.engine.desk import Mirror
 from lcprune.engine.worker import moved, own_device
 from lcprune.errors import TuneError
 from lcprune.files import write_json
-from lcprune.mirror import Mirror
 from lcprune.runs import RunFolder
 from lcprune.study.job import ORIGINAL, NetworkJob
 from lcprune.study.study import Study
@@ -95,8 +95,8 @@ def _send(study: Study, engine: RayEngine, jobs: Sequence[NetworkJob]) -> None:
     if not wanted:
         results: Any = ()
     else:
-        packed, desk = engine.share(_pack(study)), engine.desk(study.run.path)
-        items = [(packed, desk.at(jobs[number].folder), jobs[number]) for number in wanted]
+        packed, folder = engine.share(_pack(study)), engine.folder(study.run.path)
+        items = [(packed, folder.at(jobs[number].folder), jobs[number]) for number in wanted]
         names = [jobs[number].title for number in wanted]
         results = engine.map(_work, items, names=names, title="networks", progress=study.progress)
     recorded = _record(study, jobs, outcomes, 0)
@@ -137,13 +137,11 @@ def _moved(study: Study, device: torch.device) -> Study:
 
 def _work(item: tuple[Any, Any, NetworkJob]) -> dict[str, Any]:
     """In a task: make one network, in a folder that is mirrored into the run folder."""
-    packed, store, job = item
+    packed, folder, job = item
     study = _moved(packed.get(), own_device())
     with tempfile.TemporaryDirectory(prefix="lcprune-") as temporary:
         study.run = RunFolder(Path(temporary), "task", {})
-        mirror = Mirror(study.run.file(job.folder), store)
-        mirror.fetch()
-        with mirror:
+        with Mirror(study.run.file(job.folder), folder):
             outcome = _outcome(study.run, job)
             if outcome is None:
                 study.make(job)

@@ -21,11 +21,10 @@ from torch import nn
 from lcprune.batches import draw
 from lcprune.choosing import methods
 from lcprune.data import AnyData
-from lcprune.engine import Engine, LocalEngine
+from lcprune.engine import Engine, Job, LocalEngine
 from lcprune.evaluate import Evaluation
 from lcprune.framework import prune
 from lcprune.graph import ChannelGraph
-from lcprune.job import Job
 from lcprune.outcome import PruneResult, repaired
 from lcprune.plan import Plan
 from lcprune.repairs import AUTO, IMAGES, NONE, STAND_INS, mend

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lcprune
-from lcprune.mirror import Mirror
+from lcprune.engine.desk import Mirror
 from lcprune.runs import RunFolder
 
 
@@ -29,7 +29,6 @@ class Listed:
 def test_changes_are_sent_once_and_in_their_order(tmp_path) -> None:
     store = Listed()
     mirror = Mirror(tmp_path / "folder", store, seconds=1000)
-    mirror.fetch()
     with mirror:
         for number, name in enumerate(("z", "deep/a", "m")):  # not the order of their names
             file = tmp_path / "folder" / name
