@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -90,30 +92,23 @@ def make_network(study: Study, method: str, limits: Mapping[str, Any], seed: int
 
 
 def _send(study: Study, engine: RayEngine, jobs: Sequence[NetworkJob]) -> None:
-    outcomes = {number: found for number, job in enumerate(jobs) if (found := _outcome(study.run, job))}
-    wanted = [number for number in range(len(jobs)) if number not in outcomes]
-    if not wanted:
-        results: Any = ()
-    else:
+    """Let tasks make networks; what is complete is recorded in the order of `jobs`, whoever was faster."""
+    found = [(job, outcome) for job in jobs if (outcome := _outcome(study.run, job))]
+    left = [job for job in jobs if job not in dict(found)]
+    made: Iterator[tuple[int, Any]] = iter(())
+    if left:
         packed, folder = engine.share(_pack(study)), engine.folder(study.run.path)
-        items = [(packed, folder.at(jobs[number].folder), jobs[number]) for number in wanted]
-        names = [jobs[number].title for number in wanted]
-        results = engine.map(_work, items, names=names, title="networks", progress=study.progress)
-    recorded = _record(study, jobs, outcomes, 0)
-    for index, outcome in results:
-        outcomes[wanted[index]] = outcome
-        recorded = _record(study, jobs, outcomes, recorded)
-
-
-def _record(study: Study, jobs: Sequence[NetworkJob], outcomes: Mapping[int, Any], first: int) -> int:
-    """Add the records of networks that are complete, up to the first that is not: whoever was faster, in one order."""
-    while first in outcomes:
-        job, outcome = jobs[first], outcomes[first]
-        for kind in _KINDS[:-1]:
-            study.add_once(kind, job.name, outcome[kind])
-        study.run.add("results", *outcome["results"])
-        first += 1
-    return first
+        items = [(packed, folder.at(job.folder), job) for job in left]
+        made = engine.map(_work, items, names=[job.title for job in left], title="networks", progress=study.progress)
+    outcomes: dict[NetworkJob, Any] = {}
+    waiting = deque(jobs)
+    for job, outcome in chain(found, ((left[index], outcome) for index, outcome in made)):
+        outcomes[job] = outcome
+        while waiting and waiting[0] in outcomes:
+            first = waiting.popleft()
+            for kind in _KINDS[:-1]:
+                study.add_once(kind, first.name, outcomes[first][kind])
+            study.run.add("results", *outcomes[first]["results"])
 
 
 def _outcome(run: RunFolder, job: NetworkJob) -> dict[str, Any] | None:
