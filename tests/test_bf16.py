@@ -126,13 +126,11 @@ def test_a_trial_that_says_nothing_of_the_processor_fails_and_is_not_remembered(
 def test_wrong_numbers_are_not_taken_for_right_ones(ignorant, tmp_path) -> None:
     """An emulated instruction may also just compute something else."""
     ignorant.setattr(nn.Conv3d, "forward", lambda self, x, forward=nn.Conv3d.forward: forward(self, x) * 1.1)
-    from lcprune.bf16_trial import try_operators
-
-    try_operators()  # float32 is off by as much
+    bf16.try_operators()  # float32 is off by as much
     wrong = lambda self, x, forward=nn.Linear.forward: forward(self, x) * (1.1 if x.dtype == torch.bfloat16 else 1)  # noqa: E731
     ignorant.setattr(nn.Linear, "forward", wrong)
     with pytest.raises(RuntimeError, match=r"Linear\(.*\) in bf16 is 0.1 off"):
-        try_operators()
+        bf16.try_operators()
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(ignorant, tmp_path) -> None:

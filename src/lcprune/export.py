@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 
 from lcprune import bf16
 from lcprune.batches import Inputs, arguments, call, random_like
-from lcprune.errors import ExportError, LcpruneError, MissingDependencyError, first_line
+from lcprune.errors import ExportError, LcpruneError, first_line
 from lcprune.files import atomic_write
-from lcprune.onnx_runtime import session_options, silence
+from lcprune.onnx_runtime import import_onnx, open_session, silence
 from lcprune.storage import save
 
 FORMATS = {"onnx": ".onnx", "torch": ".pt2", "safetensors": ""}
@@ -88,13 +88,7 @@ def export(
 
 
 def _onnx(network: nn.Module, inputs: Inputs, expected: Any, target: Path, plan: Any) -> float:
-    try:
-        import onnxruntime
-        import onnxscript  # noqa: F401  (the exporter needs it and says so less clearly)
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{error.name} is not installed; it comes with: pip install lcprune[onnx]"
-        ) from None
+    import_onnx("onnxruntime", "onnxscript")  # the exporter needs the second and says so less clearly
     with atomic_write(target) as temporary:
         with silence():
             torch.onnx.export(
@@ -107,7 +101,7 @@ def _onnx(network: nn.Module, inputs: Inputs, expected: Any, target: Path, plan:
                 verbose=False,
                 **_call_of(inputs),
             )
-        session = onnxruntime.InferenceSession(str(temporary), session_options(), providers=["CPUExecutionProvider"])
+        session = open_session(str(temporary))
 
         def run(part: Inputs) -> list[Tensor]:
             leaves = [leaf for leaf in pytree.tree_leaves(part) if isinstance(leaf, Tensor)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import warnings
@@ -14,6 +15,22 @@ import torch
 from lcprune.errors import MissingDependencyError
 
 _POOL = False  # whether sessions share threads
+
+
+def import_onnx(*names: str) -> list[Any]:
+    """Modules that the `onnx` extra brings; where one is not installed, an error says how to get it."""
+    try:
+        return [importlib.import_module(name) for name in names]
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{error.name} is not installed; it comes with: pip install lcprune[onnx]"
+        ) from None
+
+
+def open_session(network: str | bytes) -> Any:
+    """A network, in a file or in memory, ready to be run by ONNX Runtime on the CPU."""
+    (onnxruntime,) = import_onnx("onnxruntime")
+    return onnxruntime.InferenceSession(network, session_options(), providers=["CPUExecutionProvider"])
 
 
 def session_options() -> Any:

@@ -7,10 +7,8 @@ result = lcprune.prune(model, example_input, latency=lcprune.Latency("60%", batc
 """
 
 from lcprune.latency.backends import BACKENDS, Backend, make_backend
-from lcprune.latency.limit import Latency, LatencyOutcome
-from lcprune.latency.measure import LatencyRecord, measure, measure_networks
-from lcprune.latency.table import Table
-from lcprune.latency.turns import OUT_OF_MEMORY
+from lcprune.latency.limit import Latency, LatencyOutcome, Table
+from lcprune.latency.measure import OUT_OF_MEMORY, LatencyRecord, measure, measure_networks
 from lcprune.onnx_runtime import share_threads
 
 __all__ = [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ from torch import nn
 from lcprune.batches import Inputs, call
 from lcprune.bf16 import processor
 from lcprune.errors import LatencyError
-from lcprune.latency.process import many_compilations
 
 BACKENDS = ("eager", "cudagraph", "compile", "onnx")
 
 Runnable = Callable[[], Any]
+
+_NETWORKS = 256  # that one process may compile
 
 
 class Backend:
@@ -93,19 +95,32 @@ class CudaGraph(Backend):
         return start.elapsed_time(end) / 1000 / repeats
 
 
-def _compiled(base: type[Backend]) -> type[Backend]:
-    class Compiled(base):  # type: ignore[misc,valid-type]
-        """`torch.compile`."""
+class Compiled(Backend):
+    """`torch.compile`."""
 
-        name = "compile"
+    name = "compile"
 
-        def network(self, model: nn.Module, inputs: Inputs) -> Runnable:
-            compiled = torch.compile(model, dynamic=False)
-            with many_compilations():
-                call(compiled, inputs)  # compiles; later runs find it
-            return lambda: call(compiled, inputs)
+    def network(self, model: nn.Module, inputs: Inputs) -> Runnable:
+        compiled = torch.compile(model, dynamic=False)
+        with many_compilations():
+            call(compiled, inputs)  # compiles; later runs find it
+        return lambda: call(compiled, inputs)
 
-    return Compiled
+
+class CudaCompiled(Compiled, CudaEager):
+    """`torch.compile`, timed as on a GPU."""
+
+
+@contextlib.contextmanager
+def many_compilations() -> Iterator[None]:
+    """Inside, the same code may be compiled for many networks.
+
+    Every cut network has its own shapes, and each counts as a recompilation of the same code: after eight, Dynamo would
+    run the next one eagerly without an error.
+    """
+    settings: Any = torch._dynamo.config
+    with settings.patch(recompile_limit=max(settings.recompile_limit, _NETWORKS)):
+        yield
 
 
 def make_backend(name: str = "eager", device: str | torch.device | None = None) -> Backend:
@@ -127,10 +142,12 @@ def make_backend(name: str = "eager", device: str | torch.device | None = None) 
     cuda = where.type == "cuda"
     if name == "cudagraph" and not cuda:
         raise LatencyError(f"backend 'cudagraph' needs a CUDA device, not {where}; choose 'eager' or 'compile'")
-    if name == "cudagraph":
-        return CudaGraph(where)
-    base = CudaEager if cuda else Backend
-    return (base if name == "eager" else _compiled(base))(where)
+    kinds = {
+        "eager": CudaEager if cuda else Backend,
+        "cudagraph": CudaGraph,
+        "compile": CudaCompiled if cuda else Compiled,
+    }
+    return kinds[name](where)
 
 
 def check_backend(name: str) -> str:

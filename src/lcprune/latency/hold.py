@@ -14,8 +14,7 @@ from torch import nn
 from lcprune.errors import BudgetError
 from lcprune.files import write_json
 from lcprune.latency.clock import Clock
-from lcprune.latency.limit import LatencyOutcome
-from lcprune.latency.table import Table
+from lcprune.latency.limit import LatencyOutcome, Table
 from lcprune.limit import Limit
 from lcprune.select import Kept
 
@@ -60,30 +59,29 @@ def hold(
         about = {} if clock.table is None else clock.table.about
         met = predicted <= most * (1 + 1e-9)
         return *cut(kept), LatencyOutcome(most, predicted_ms=predicted, met=met, about=about)
-    selected = kept
-    known = _recall(keep, limit, selected) if resume else None
+    known = _recall(keep, limit, kept) if resume else None
     if known is not None:
         return *cut(known[0]), known[1]
     assert clock.table is not None
+    selected = kept
+    another: Kept | None = kept
     attempts: list[dict[str, float]] = []
     tried: list[Tried] = []
     best: tuple[Plan, nn.Module, Kept, dict[str, float]] | None = None
-    while True:
+    while another is not None and len(attempts) < ATTEMPTS:
+        if attempts:
+            found = (attempts[-1][name] for name in ("measured_ms", "limit_ms"))
+            logger.info("measured %.4g ms, and the limit is %.4g ms: selecting again", *found)
+        kept = another
         plan, smaller = cut(kept)
         original, measured = clock.measure(smaller)
-        now = {"macs": float(plan.macs), "measured_ms": measured, "original_ms": original}
-        now["limit_ms"] = limit.of(original)
+        most = limit.of(original)
+        now = {"macs": float(plan.macs), "measured_ms": measured, "original_ms": original, "limit_ms": most}
         attempts.append(now)
-        tried.append(Tried(now["macs"], measured / now["limit_ms"]))
+        tried.append(Tried(now["macs"], measured / most))
         if tried[-1].ratio <= 1 and (best is None or plan.macs > best[0].macs):
             best = (plan, smaller, kept, now)
-        if len(attempts) == ATTEMPTS:
-            break
         another = _another(tried, clock.table, again, kept if best is None else best[2])
-        if another is None:
-            break
-        logger.info("measured %.4g ms, and the limit is %.4g ms: selecting again", measured, now["limit_ms"])
-        kept = another
     plan, smaller, kept, now = best or (plan, smaller, kept, now)
     outcome = LatencyOutcome(
         now["limit_ms"],

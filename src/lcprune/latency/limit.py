@@ -1,16 +1,19 @@
-"""A latency limit: what is asked for, and what became of it."""
+"""A latency limit: what is asked for, what is known of latencies beforehand, and what became of the limit."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcprune.errors import LatencyError
+from lcprune.files import write_json
 from lcprune.latency.backends import Backend, check_backend
 from lcprune.limit import LATENCY, Limit, Several, is_list, parse_limits
 
@@ -56,6 +59,63 @@ class Latency:
     def limits(self) -> tuple[Limit, ...]:
         """The limits; one alone, too, is a tuple."""
         return parse_limits(self.limit, LATENCY)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Milliseconds by MACs, of a few cuts of one network: straight lines between points, never falling.
+
+    Attributes:
+        points: (MACs, milliseconds), both rising.
+        about: device, backend and batch, as far as they are known.
+    """
+
+    points: tuple[tuple[float, float], ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def through(cls, points: Iterable[tuple[float, float]], about: Mapping[str, Any] | None = None) -> Table:
+        """A table through measured points, in any order; nothing larger counts as faster than something smaller."""
+        macs, ms = np.array(sorted(points), dtype=np.float64).T
+        return cls(tuple(zip(macs.tolist(), np.maximum.accumulate(ms).tolist(), strict=True)), dict(about or {}))
+
+    def ms(self, macs: float) -> float:
+        """Milliseconds of a network with so many MACs; beyond the ends those of the ends."""
+        return float(np.interp(macs, *zip(*self.points, strict=True)))
+
+    def macs(self, ms: float) -> float:
+        """The most MACs that take so long; beyond the ends those of the ends."""
+        macs, times = zip(*self.points, strict=True)
+        return float(np.interp(ms, times, macs))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as JSON."""
+        points = [{"macs": macs, "ms": ms} for macs, ms in self.points]
+        write_json(path, {**self.about, "points": points}, indent=1)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Table:
+        """Read a table: a JSON list of `{"macs": ..., "ms": ...}`, or an object that has it as `points`.
+
+        Raises:
+            LatencyError: there is none, or not such a list.
+        """
+        try:
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise LatencyError(f"latency table {path} cannot be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise LatencyError(f"latency table {path} is not JSON: {error}") from None
+        about: dict[str, Any] = stored if isinstance(stored, dict) else {"points": stored}
+        try:
+            pairs = [(float(point["macs"]), float(point["ms"])) for point in about.pop("points", ())]
+        except (TypeError, KeyError, ValueError):
+            pairs = []
+        if len(pairs) < 2 or not all(0 < value < np.inf for pair in pairs for value in pair):
+            raise LatencyError(
+                f'latency table {path} must hold two or more points such as {{"macs": 4.1e9, "ms": 12.5}}, all positive'
+            )
+        return cls.through(pairs, about)
 
 
 @dataclass(frozen=True)

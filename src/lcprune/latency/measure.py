@@ -7,6 +7,7 @@ alike; the figures are medians over rounds, with the quartiles beside them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from lcprune import bf16
 from lcprune.batches import Inputs, arguments
 from lcprune.errors import LatencyError
 from lcprune.latency.backends import Backend, device_name, make_backend
-from lcprune.latency.turns import Turns
+from lcprune.latency.turns import take_turns
 from lcprune.progress import Progress
+
+OUT_OF_MEMORY = "out of memory"
 
 _LARGE = 2**24  # bytes of a network's inputs
 
@@ -92,9 +95,9 @@ def measure(
     records: list[LatencyRecord] = []
     with _lent(models, runner.device), Progress("latency", len(batch_sizes) * rounds, enabled=progress) as bar:
         for size in batch_sizes:
-            turns = Turns(runner, seconds, lambda size=size: bar.advance(batch=size))  # type: ignore[misc]
-            turns.take(models, inputs, size, (rounds, rounds), warmup)
-            records += [_record(name, size, label, turns.times[name], turns.errors.get(name)) for name in models]
+            tick = functools.partial(bar.advance, batch=size)
+            times = take_turns(runner, models, inputs, size, seconds, (rounds, rounds), warmup, tick)
+            records += [_record(name, size, label, times[name]) for name in models]
     return records
 
 
@@ -121,19 +124,20 @@ def measure_networks(
     tensors = [value for value in pytree.tree_leaves(example_inputs) if isinstance(value, Tensor)]
     bytes_of_one = sum(value.nbytes / max(1, *value.shape[:1]) for value in tensors)
     alone = backend.hoards and bytes_of_one * batch > _LARGE  # together they would not fit
-    turns = Turns(backend, backend.moment)
+    found: dict[str, float] = {}
     with _lent(networks, backend.device):
         for part in [{name: model} for name, model in networks.items()] if alone else [networks]:
-            turns.take(part, example_inputs, batch, rounds)
-    if turns.errors:
-        raise LatencyError(f"out of memory with batch {batch}: choose a smaller batch")
-    # Of two measurements the lower: what disturbs one makes it longer.
-    return {name: 1000 * statistics.median_low(times) for name, times in turns.times.items()}
+            for name, times in take_turns(backend, part, example_inputs, batch, backend.moment, rounds).items():
+                if times is None:
+                    raise LatencyError(f"{OUT_OF_MEMORY} with batch {batch}: choose a smaller batch")
+                # Of two measurements the lower: what disturbs one makes it longer.
+                found[name] = 1000 * statistics.median_low(times)
+    return found
 
 
-def _record(name: str, size: int, device: str, times: list[float], error: str | None) -> LatencyRecord:
-    if error is not None:
-        return LatencyRecord(name, size, device, error=error)
+def _record(name: str, size: int, device: str, times: list[float] | None) -> LatencyRecord:
+    if times is None:
+        return LatencyRecord(name, size, device, error=OUT_OF_MEMORY)
     low, middle, high = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
     to_ms = 1000 / size
     return LatencyRecord(name, size, device, middle * to_ms, low * to_ms, high * to_ms)
@@ -142,19 +146,13 @@ def _record(name: str, size: int, device: str, times: list[float], error: str | 
 @contextlib.contextmanager
 def _lent(models: Mapping[str, nn.Module], device: torch.device) -> Iterator[None]:
     """Networks on the device and in evaluation mode; afterwards where and how they were."""
-    before = {name: (model.training, _device_of(model)) for name, model in models.items()}
+    before = [(model, model.training, next((p.device for p in model.parameters()), None)) for model in models.values()]
     try:
         for model in models.values():
             model.to(device).eval()
         yield
     finally:
-        for name, model in models.items():
-            training, home = before[name]
+        for model, training, home in before:
             model.train(training)
             if home is not None:
                 model.to(home)
-
-
-def _device_of(model: nn.Module) -> torch.device | None:
-    parameter = next(model.parameters(), None)
-    return None if parameter is None else parameter.device

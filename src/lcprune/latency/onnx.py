@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Inputs, call
-from lcprune.errors import LatencyError, MissingDependencyError
+from lcprune.errors import LatencyError
 from lcprune.latency.backends import Backend, Runnable
-from lcprune.onnx_runtime import session_options, silence
+from lcprune.onnx_runtime import import_onnx, open_session, silence
 
 _OPSET = 17
 
@@ -27,14 +27,7 @@ class OnnxRuntime(Backend):
 
     def __init__(self) -> None:
         super().__init__("cpu")
-        try:
-            import onnx
-            import onnxruntime
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{error.name} is not installed; it comes with: pip install lcprune[onnx]"
-            ) from None
-        self._onnx, self._runtime = onnx, onnxruntime
+        self._onnx, _ = import_onnx("onnx", "onnxruntime")
 
     def network(self, model: nn.Module, inputs: Inputs) -> Runnable:
         """A network, exported and ready to be timed.
@@ -58,7 +51,7 @@ class OnnxRuntime(Backend):
         return self._ready(self._export(network, given), given)
 
     def _ready(self, exported: bytes, given: Sequence[torch.Tensor]) -> Runnable:
-        session = self._runtime.InferenceSession(exported, session_options(), providers=["CPUExecutionProvider"])
+        session = open_session(exported)
         binding, values = session.io_binding(), [leaf.contiguous().numpy() for leaf in given]
         read = {argument.name for argument in session.get_inputs()}
         for name, value in zip(_names(values), values, strict=True):

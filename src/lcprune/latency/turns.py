@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import gc
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,102 +18,122 @@ from torch.utils import _pytree as pytree
 
 from lcprune.batches import Inputs
 from lcprune.latency.backends import Backend, Runnable
-from lcprune.latency.process import keep_memory, no_garbage
-
-OUT_OF_MEMORY = "out of memory"
 
 _STEADY = 0.005  # of a median: its spread, when no further round is needed
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+
+Result = TypeVar("Result")
 
 
-class Turns:
-    """Networks that take turns.
+def take_turns(
+    backend: Backend,
+    models: Mapping[str, nn.Module],
+    inputs: Inputs,
+    batch: int,
+    seconds: float,
+    rounds: tuple[int, int] | None = None,
+    warmup: int = 2,
+    tick: Callable[[], None] = lambda: None,
+) -> dict[str, list[float] | None]:
+    """Measure networks, one run after another in every round, until their medians are steady.
 
     Args:
+        models: name -> network, on the backend's device and in evaluation mode.
+        inputs: their arguments; repeated to the batch size.
         seconds: least time of one measurement; fast networks run several times in it.
+        rounds: fewest and most; None is 5 to 15, fewer for networks that take long.
+        warmup: runs before anything is measured.
         tick: called after every round.
 
-    Attributes:
-        times: network -> seconds per run, one entry per round.
-        errors: network -> why it could not run.
+    Returns:
+        Seconds per run of each network, one entry per round; None if it ran out of memory.
     """
+    keep_memory()
+    attempt = functools.partial(_if_it_fits, backend.device)
+    arguments = attempt(pytree.tree_map, lambda value: batch_of(value, batch, backend.device), inputs)
+    runs: dict[str, Runnable] = {}
+    once: dict[str, float] = {}
+    for name, model in models.items() if arguments is not None else ():
+        ready = attempt(_ready, backend, model, arguments, warmup)
+        if ready is not None:
+            runs[name], once[name] = ready
+    repeats = {name: max(1, min(1000, round(seconds / time))) for name, time in once.items()}
+    longest = max(once.values(), default=0.0)
+    least, most = rounds or ((5, 15) if longest < 0.3 else (3, 5) if longest < 1.5 else (2, 2))
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    with no_garbage():
+        for number in range(1, most + 1):
+            for name in list(runs):
+                taken = attempt(backend.seconds, runs[name], repeats[name])
+                if taken is None:
+                    del runs[name]
+                else:
+                    times[name].append(taken)
+            tick()
+            if number >= least and all(_spread(times[name]) <= _STEADY for name in runs):
+                break
+    return {name: times[name] if name in runs else None for name in models}
 
-    def __init__(self, backend: Backend, seconds: float, tick: Callable[[], None] = lambda: None) -> None:
-        keep_memory()
-        self.backend, self.seconds, self.tick = backend, seconds, tick
-        self.times: dict[str, list[float]] = {}
-        self.errors: dict[str, str] = {}
 
-    def take(
-        self,
-        models: Mapping[str, nn.Module],
-        inputs: Inputs,
-        batch: int,
-        rounds: tuple[int, int] | None,
-        warmup: int = 2,
-    ) -> None:
-        """Measure networks, one run after another in every round, until their medians are steady.
+def batch_of(value: Any, size: int, device: torch.device) -> Any:
+    """A tensor's samples, repeated or cut to `size` of them; anything else as it is."""
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return value
+    times = -(-size // value.shape[0])
+    return value.to(device).repeat(times, *[1] * (value.dim() - 1))[:size].contiguous()
 
-        Args:
-            models: name -> network, on the backend's device and in evaluation mode.
-            inputs: their arguments; repeated to the batch size.
-            rounds: fewest and most; None is 5 to 15, fewer for networks that take long.
-            warmup: runs before anything is measured.
-        """
-        runs: dict[str, Runnable] = {}
-        once: dict[str, float] = {}
-        arguments: Inputs = ()
-        with self._memory(*models):
-            arguments = pytree.tree_map(lambda value: batch_of(value, batch, self.backend.device), inputs)
-        for name, model in models.items():
-            self.times[name] = []
-            if name not in self.errors:
-                with self._memory(name):
-                    run = self.backend.network(model, arguments)
-                    self.backend.seconds(run, max(warmup, 1))
-                    once[name], runs[name] = max(self.backend.seconds(run, 1), 1e-7), run
-        repeats = {name: max(1, min(1000, round(self.seconds / time))) for name, time in once.items()}
-        longest = max(once.values(), default=0.0)
-        least, most = rounds or ((5, 15) if longest < 0.3 else (3, 5) if longest < 1.5 else (2, 2))
-        with no_garbage():
-            for number in range(1, most + 1):
-                for name in [name for name in runs if name not in self.errors]:
-                    with self._memory(name):
-                        self.times[name].append(self.backend.seconds(runs[name], repeats[name]))
-                self.tick()
-                steady = all(_spread(self.times[name]) <= _STEADY for name in runs if name not in self.errors)
-                if number >= least and steady:
-                    break
 
-    @contextlib.contextmanager
-    def _memory(self, *names: str) -> Iterator[None]:
-        """Running out of memory is noted; other errors are raised."""
-        try:
-            yield
-        except (RuntimeError, MemoryError) as error:
-            if not _no_memory(error):
-                raise
-            self.errors.update(dict.fromkeys(names, OUT_OF_MEMORY))
-            gc.collect()
-            if self.backend.device.type == "cuda":
-                torch.cuda.empty_cache()
+@functools.cache
+def keep_memory() -> None:
+    """Ask the C library to keep freed memory, as servers' allocators do. Does nothing where there is no glibc.
+
+    Otherwise glibc hands the top of its heap back and takes it again, at layers that depend on every other layer's
+    size: thousands of page faults per run, more for one network than for another, that say nothing about either. There
+    is no way to ask for the former thresholds, so this stays for the life of the process.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            libc = ctypes.CDLL(None)
+            libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+            libc.mallopt(_MMAP_THRESHOLD, 2**25)  # the most that it takes
+
+
+@contextlib.contextmanager
+def no_garbage() -> Iterator[None]:
+    """Inside, no garbage is collected: that can take longer than running a network."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _ready(backend: Backend, model: nn.Module, arguments: Inputs, warmup: int) -> tuple[Runnable, float]:
+    """A network, warm, and the seconds of one run."""
+    run = backend.network(model, arguments)
+    backend.seconds(run, max(warmup, 1))
+    return run, max(backend.seconds(run, 1), 1e-7)
+
+
+def _if_it_fits(device: torch.device, do: Callable[..., Result], *given: Any) -> Result | None:
+    """What a function gives; None if it runs out of memory."""
+    try:
+        return do(*given)
+    except (RuntimeError, MemoryError) as error:
+        known = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        # The CPU allocator raises a plain RuntimeError.
+        if not known and not any(words in str(error).lower() for words in _NO_MEMORY):
+            raise
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
 
 
 def _spread(values: Sequence[float]) -> float:
     middle = statistics.median(values)
     deviation = statistics.median(abs(value - middle) for value in values)
     return 1.25 * deviation / (math.sqrt(len(values)) * middle) if middle else 0.0
-
-
-def batch_of(value: Any, size: int, device: torch.device | None = None) -> Any:
-    """A tensor's samples, repeated or cut to `size` of them; anything else as it is."""
-    if not isinstance(value, Tensor) or value.dim() == 0:
-        return value
-    times = -(-size // value.shape[0])
-    return value.to(device or value.device).repeat(times, *[1] * (value.dim() - 1))[:size].contiguous()
-
-
-def _no_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    text = str(error).lower()  # the CPU allocator raises a plain RuntimeError
-    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
