@@ -43,13 +43,9 @@ _WAY_OUT = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
 
 
 def settle(precision: str, device: torch.device, error: type[LcpruneError]) -> str:
-    """The precision to compute in.
+    """The precision to compute in: "auto" is bf16 where that works, else "fp32", and the log says so once.
 
-    Args:
-        precision: "bf16" is refused where it does not work; "auto" is bf16 where it works, else "fp32", and the log
-            says so once. Others stay as they are.
-        device: where to compute.
-        error: what to raise.
+    Where it does not work, "bf16" is refused by `error`. Others stay as they are.
     """
     if precision not in ("bf16", "auto"):
         return precision

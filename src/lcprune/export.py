@@ -113,15 +113,13 @@ def _onnx(network: nn.Module, inputs: Inputs, expected: Any, target: Path, plan:
 
 
 def _torch(network: nn.Module, inputs: Inputs, expected: Any, target: Path, plan: Any) -> float:
-    with atomic_write(target) as temporary:
-        with silence():
-            program = torch.export.export(network, strict=False, **_call_of(inputs))
-            # Through memory: the writer insists on a suffix of its own and the rename must stay atomic.
-            buffer = io.BytesIO()
-            torch.export.save(program, buffer)
+    with atomic_write(target) as temporary, silence():
+        program = torch.export.export(network, strict=False, **_call_of(inputs))
+        # Through memory: the writer insists on a suffix of its own and the rename must stay atomic.
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
         temporary.write_bytes(buffer.getvalue())
-        with silence():
-            again = torch.export.load(io.BytesIO(temporary.read_bytes())).module()
+        again = torch.export.load(io.BytesIO(temporary.read_bytes())).module()
         with torch.no_grad():
             return _compare("the reloaded program", [call(again, inputs), call(again, _first(inputs))], expected)
 

@@ -43,12 +43,8 @@ class Share(NamedTuple):
 
 
 def share(count: int, machines: Sequence[Mapping[str, float]], use_gpus: bool = True) -> Share:
-    """What each of `count` workers holds, so that they all fit where that is possible.
-
-    Args:
-        machines: resources of each, as Ray reports them: "CPU", "GPU".
-    """
-    gpus = sum(machine.get("GPU", 0.0) for machine in machines)
+    """What each of `count` workers holds, so that they all fit where that is possible; `machines` as Ray has them."""
+    gpus = _total("GPU", machines)
     if use_gpus and gpus > 0:
         # A GPU is cut into equal parts; a part does not span two of them.
         return Share(1, 1.0 / max(1, math.ceil(count / gpus)))
@@ -59,8 +55,12 @@ def share(count: int, machines: Sequence[Mapping[str, float]], use_gpus: bool = 
 
 def default_workers(machines: Sequence[Mapping[str, float]], use_gpus: bool = True) -> int:
     """One worker per GPU, or per core where there is none."""
-    gpus, cores = (int(sum(machine.get(kind, 0.0) for machine in machines)) for kind in ("GPU", "CPU"))
+    gpus, cores = int(_total("GPU", machines)), int(_total("CPU", machines))
     return max(1, gpus if use_gpus and gpus else cores)
+
+
+def _total(kind: str, machines: Sequence[Mapping[str, float]]) -> float:
+    return sum(machine.get(kind, 0.0) for machine in machines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +110,8 @@ class RayEngine(Engine):
         self._depth += 1
         if self._depth == 1:
             machines = self.machines()
-            cores, gpus = (sum(machine.get(kind, 0) for machine in machines) for kind in ("CPU", "GPU"))
-            logger.info("Ray: %d machines, %g cores, %g GPUs; %d workers", len(machines), cores, gpus, self.workers)
+            has = len(machines), _total("CPU", machines), _total("GPU", machines), self.workers
+            logger.info("Ray: %d machines, %g cores, %g GPUs; %d workers", *has)
         return self
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
@@ -175,7 +175,7 @@ class RayEngine(Engine):
         _send_user_modules()
         case = Case.pack(graph, samples, how, _threads(self.part(self.workers)))
         precision = "fp32" if how.prepare else how.precision  # the user's own are judged as they are here
-        return CrewEvaluator(graph, how.loss, self._get_crew, import_ray().put(case), precision)
+        return CrewEvaluator(graph, how.loss, self, import_ray().put(case), precision)
 
     def share(self, value: Any) -> Shared:
         _send_user_modules()
@@ -219,18 +219,20 @@ class RayEngine(Engine):
             for call in calls:  # somebody stopped early
                 ray.cancel(call, force=True)
 
-    def dismiss(self) -> None:
-        """End the workers that judge candidates; they come back when they are needed."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
-
-    def _get_crew(self) -> Crew:
+    @property
+    def crew(self) -> Crew:
+        """The workers that judge candidates, started when they are first needed."""
         from lcprune.engine.crew import Crew
 
         if self._crew is None:
             self._crew = Crew(self)
         return self._crew
+
+    def dismiss(self) -> None:
+        """End the workers that judge candidates; they come back when they are needed."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
 
 
 def import_ray() -> Any:

@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,23 +29,14 @@ _SECONDS_BETWEEN_WARNINGS = 30.0
 
 @dataclass(eq=False)
 class Candidate:
-    """A selection that is to be judged.
+    """A selection that is to be judged."""
 
-    Attributes:
-        case: reference of what it is judged with.
-        selection: one bit per unit.
-        exact: in true float32.
-        attempts: how often it was begun.
-        answer: of the worker, or why there is none; None until it is there.
-        dropped: nobody waits for it any more.
-    """
-
-    case: Any
-    selection: bytes
-    exact: bool
+    case: Any  # reference of a `Case`
+    selection: bytes  # one bit per unit
+    exact: bool  # in true float32
     attempts: int = 0
     answer: Answer | Exception | None = None
-    dropped: bool = False
+    dropped: bool = False  # nobody waits for it any more
 
 
 class Crew:
@@ -163,32 +153,23 @@ class CrewEvaluator(Evaluator):
     """Losses of selections, computed by a crew and remembered here; judges several candidates at the same time.
 
     Args:
-        crew: gives the workers, started when they are first needed.
-        case: reference of what they judge with.
-        precision: what candidates are ranked in.
-        exact: in true float32 instead.
+        case: reference of a `Case`.
+        precision: what candidates are ranked in; None for true float32, whatever the case says.
     """
 
     def __init__(
-        self,
-        graph: ChannelGraph,
-        loss_fn: Callable[..., Any],
-        crew: Callable[[], Crew],
-        case: Any,
-        precision: str = "fp32",
-        exact: bool = False,
+        self, graph: ChannelGraph, loss_fn: Any, engine: RayEngine, case: Any, precision: str | None = None
     ) -> None:
         super().__init__(graph, [], loss_fn)
-        self.precision = precision
-        self._crew, self._case, self._exact = crew, case, exact
+        self.precision = precision or "fp32"
+        self._engine, self._case, self._exact = engine, case, precision is None
         self._waiting: dict[int, bytes] = {}  # selections submitted and not collected, by number
         # Those that nobody has collected yet, being judged or judged. They count as known when the first candidate of
         # a selection is collected, so that `cached` does not depend on who was faster.
         self._asked: dict[bytes, Candidate] = {}
 
     def exactly(self) -> CrewEvaluator:
-        """Judges the same images in true float32."""
-        return CrewEvaluator(self.graph, self.loss_fn, self._crew, self._case, exact=True)
+        return CrewEvaluator(self.graph, self.loss_fn, self._engine, self._case)
 
     def submit(self, number: int, kept: Kept) -> None:
         """Have a candidate judged; an equal selection is judged once."""
@@ -198,34 +179,33 @@ class CrewEvaluator(Evaluator):
         """Wait for a candidate, or for any."""
         wanted = list(self._waiting) if number is None else [number]
         while not (done := [one for one in wanted if self._is_judged(self._waiting[one])]):
-            self._crew().wait()
+            self._engine.crew.wait()
         selection = self._waiting.pop(done[0])
         cached = selection in self._known
-        if cached:
-            self.work.hits += 1
-        else:
-            self.work.evaluations += 1
+        self.work.hits += cached
+        self.work.evaluations += not cached
+        if not cached:
             self._known[selection] = self._take(selection)
         return Judged(done[0], self._known[selection], cached)
 
     def forget(self) -> None:
         """Drop what was submitted and not collected."""
         if self._asked:
-            self._crew().forget()
+            self._engine.crew.forget()
         self._waiting.clear()
         self._asked.clear()
 
     def compute(self, kept: Kept) -> float:
         selection = self._ask(kept)
         while not self._is_judged(selection):
-            self._crew().wait()
+            self._engine.crew.wait()
         return self._known[selection] if selection in self._known else self._take(selection)
 
     def _ask(self, kept: Kept) -> bytes:
         selection = self._key(kept)
         if selection not in self._known and selection not in self._asked:
             self._asked[selection] = Candidate(self._case, selection, self._exact)
-            self._crew().submit(self._asked[selection])
+            self._engine.crew.submit(self._asked[selection])
         return selection
 
     def _is_judged(self, selection: bytes) -> bool:

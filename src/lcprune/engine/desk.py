@@ -115,15 +115,10 @@ class DeskFolder:
 
 
 class Mirror:
-    """A folder on this machine that is filled from another when it is entered, and which that is kept equal to.
+    """Fills a folder here from another one, and then keeps that one equal to it.
 
     What changed is sent every few seconds and at the end, oldest change first, so that the other side always holds a
     state that the folder was in: whoever goes on from it loses seconds, never consistency.
-
-    Args:
-        folder: made if it does not exist.
-        other: the other side, which has `fetch` and `send`.
-        seconds: between looks for changes.
     """
 
     def __init__(self, folder: Path, other: DeskFolder, seconds: float = 3.0) -> None:

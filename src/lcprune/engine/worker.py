@@ -25,19 +25,12 @@ Answer = tuple[float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Everything it takes to judge candidates; travels to each machine once.
+    """Everything it takes to judge candidates; travels to each machine once."""
 
-    Attributes:
-        graph: of the network, on the CPU.
-        images: (input, target) of all images, stacked; NumPy arrays, which processes of a machine share.
-        how: they are judged.
-        threads: for computing on a CPU.
-    """
-
-    graph: ChannelGraph
-    images: Any
+    graph: ChannelGraph  # on the CPU
+    images: Any  # (input, target) of all, stacked; NumPy arrays, which processes of a machine share
     how: Evaluation
-    threads: int
+    threads: int  # for computing on a CPU
 
     @classmethod
     def pack(cls, graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, threads: int) -> Case:

@@ -29,34 +29,21 @@ _PLACES = (0.0, 1 / 3, 2 / 3)  # of the measured cuts: from the smallest network
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """What knows a network's latency.
+    """What knows a network's latency."""
 
-    Attributes:
-        graph: of the network before it was cut.
-        predict: kept counts -> milliseconds; where networks are measured, a stand-in for the search.
-        whole: milliseconds of the whole network.
-        batch: samples at a time.
-        backend: what measures networks; None where nothing is measured here.
-        table: milliseconds by MACs, behind `predict`; None for a function of the user's.
-    """
-
-    graph: ChannelGraph
-    predict: Predict
-    whole: float
-    batch: int = 1
-    backend: Backend | None = None
-    table: Table | None = None
+    graph: ChannelGraph  # of the network before it was cut
+    predict: Predict  # kept counts -> milliseconds; where networks are measured, a stand-in for the search
+    whole: float  # milliseconds of the whole network
+    batch: int = 1  # samples at a time
+    backend: Backend | None = None  # what measures networks; None where nothing is measured here
+    table: Table | None = None  # milliseconds by MACs, behind `predict`; None for a function of the user's
 
     def extra(self, limit: Limit) -> dict[str, Extra]:
         """A limit on the latency, as `Limits` takes it."""
         return {LATENCY: Extra(self.predict, limit, self.whole)}
 
     def after(self, graph: ChannelGraph, kept: Mapping[str, Any]) -> Clock:
-        """The same clock for a network that was cut before: groups of which one unit is left are no longer there.
-
-        Args:
-            kept: what is left of each group of the first network.
-        """
+        """The same clock for a network of which `kept` is left: groups with a single unit are no longer in its graph."""
         names = self.graph.cost.names
         if names == graph.cost.names:
             return self
@@ -86,15 +73,10 @@ def make_clock(
     folder: Path | None = None,
     resume: bool = False,
 ) -> Clock:
-    """What predicts and measures a network's latency.
+    """What predicts and measures a network's latency, known as `latency` says; its limits do not matter here.
 
-    Args:
-        latency: how latency is known; its limits do not matter here.
-        folder: of the run, where the measured points are saved; None saves them nowhere.
-        resume: read them from there: a search that goes on keeps the limit it began with.
-
-    Raises:
-        LatencyError: the table is not of this network, or its networks were measured with another batch size.
+    Measured points are saved in `folder`. With `resume` they are read from there: a search that goes on keeps the limit
+    it began with.
     """
     if callable(latency.table):
         return Clock(graph, latency.table, float(latency.table(graph.cost.sizes)), latency.batch)

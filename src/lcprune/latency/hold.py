@@ -42,16 +42,14 @@ def hold(
 ) -> tuple[Plan, nn.Module, LatencyOutcome]:
     """Measure a cut network; while it misses the limit, or leaves much of it unused, select again, a few times at most.
 
+    Gives the plan that keeps most of those within the limit (the last one if there is none), its network, and what
+    became of the limit.
+
     Args:
         cut: makes the plan and the smaller network.
         again: selects from the same ranking with at most so many MACs; None if this method cannot.
         keep: where the answer is written down.
-        resume: take it from there: measuring again might give another answer, and this network may have been tuned
-            since.
-
-    Returns:
-        The plan that keeps most of those within the limit (the last one if there is none), its network, and what became
-        of the limit.
+        resume: take it from there: measured again, it might be another, and this network may have been tuned since.
     """
     if clock.backend is None:
         counts = np.array([len(units) for units in kept], dtype=np.int64)
@@ -99,17 +97,11 @@ def hold(
 
 
 class Tried(NamedTuple):
-    """A network that was measured.
-
-    Attributes:
-        macs: its multiply-adds.
-        ratio: its latency as a share of the limit.
-        most: with at most so many MACs, this network is selected.
-    """
+    """A network that was measured."""
 
     macs: float
-    ratio: float
-    most: float = 0.0
+    ratio: float  # its latency as a share of the limit
+    most: float = 0.0  # with at most so many MACs, this network is selected
 
 
 def _another(tried: list[Tried], table: Table, again: Callable[[float], Kept | None], last: Kept) -> Kept | None:

@@ -36,7 +36,9 @@ def take_turns(
     warmup: int = 2,
     tick: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float] | None]:
-    """Measure networks, one run after another in every round, until their medians are steady.
+    """Seconds per run of each network, one entry per round; None if it ran out of memory.
+
+    One network is measured after another in every round, until their medians are steady.
 
     Args:
         models: name -> network, on the backend's device and in evaluation mode.
@@ -45,9 +47,6 @@ def take_turns(
         rounds: fewest and most; None is 5 to 15, fewer for networks that take long.
         warmup: runs before anything is measured.
         tick: called after every round.
-
-    Returns:
-        Seconds per run of each network, one entry per round; None if it ran out of memory.
     """
     keep_memory()
     attempt = functools.partial(_if_it_fits, backend.device)
