@@ -43,7 +43,7 @@ class Clock:
         return {LATENCY: Extra(self.predict, limit, self.whole)}
 
     def after(self, graph: ChannelGraph, kept: Mapping[str, Any]) -> Clock:
-        """The same clock for a network of which `kept` is left: groups with a single unit are no longer in its graph."""
+        """The same clock for a network of which `kept` is left: groups with one unit are no longer in its graph."""
         names = self.graph.cost.names
         if names == graph.cost.names:
             return self
