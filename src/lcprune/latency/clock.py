@@ -15,9 +15,8 @@ from torch import nn
 from lcprune.errors import LatencyError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.latency.backends import Backend, device_name, make_backend
-from lcprune.latency.limit import Latency, Predict
+from lcprune.latency.limit import Latency, Predict, Table
 from lcprune.latency.measure import measure_networks
-from lcprune.latency.table import Table
 from lcprune.limit import COUNT, LATENCY, Limit
 from lcprune.select import Extra, Limits, Ranking
 
