@@ -181,8 +181,8 @@ def test_a_machine_dies_in_the_middle_of_a_frontier(plain, digits, cluster, tmp_
 def test_the_process_that_leads_is_killed(cluster, tmp_path) -> None:
     network = write_network(tmp_path)
     command = ["prune", network, "--data", "digits", "--macs", "50%", "--device", "cpu", "--quiet"]
-    command += "--no-report --repair none --set search.pool=6".split()
-    command += "--set search.iterations=14 --set search.images=64".split()
+    command += ["--no-report", "--repair", "none", "--set", "search.pool=6"]
+    command += ["--set", "search.iterations=14", "--set", "search.images=64"]
     assert main([*command, "--out", str(tmp_path / "here")]) == 0
     there = tmp_path / "there"
     command += ["--engine", "ray", "--address", cluster.address, "--workers", "1", "--out", str(there)]

@@ -18,7 +18,8 @@ def network(tmp_path_factory) -> str:
     return write_network(tmp_path_factory.mktemp("network"))
 
 
-SMALL = "--set search.pool=4 --set search.iterations=4 --set search.images=64 --quiet --no-report".split()
+SMALL = ["--set", "search.pool=4", "--set", "search.iterations=4", "--set", "search.images=64"]
+SMALL += ["--quiet", "--no-report"]
 
 
 def prune(network, out, *more: str) -> int:
