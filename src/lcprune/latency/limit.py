@@ -81,11 +81,11 @@ class Table:
 
     def ms(self, macs: float) -> float:
         """Milliseconds of a network with so many MACs; beyond the ends those of the ends."""
-        return float(np.interp(macs, *zip(*self.points, strict=True)))
+        return float(np.interp(macs, *np.array(self.points).T))
 
     def macs(self, ms: float) -> float:
         """The most MACs that take so long; beyond the ends those of the ends."""
-        macs, times = zip(*self.points, strict=True)
+        macs, times = np.array(self.points).T
         return float(np.interp(ms, times, macs))
 
     def save(self, path: str | os.PathLike[str]) -> None:
