@@ -170,9 +170,9 @@ class _Walk:
                 if units == 0 or self.done:
                     return
 
-    def _turns(self) -> list[NDArray[np.int64]]:
+    def _turns(self) -> list[NDArray[np.float64]]:
         """(units,) per group, when each had its turn; those alive have the last."""
-        turns = [np.full(size, len(self.removed)) for size in self.sizes]
+        turns = [np.full(size, float(len(self.removed))) for size in self.sizes]
         for turn, (group, unit) in enumerate(self.removed):
             turns[group][unit] = turn
         return turns
