@@ -14,9 +14,8 @@ import numpy as np
 from lcprune import baselines  # noqa: F401  (they register themselves: whoever gets `methods` from here gets all)
 from lcprune.errors import ConfigError, SearchError
 from lcprune.evaluate import REPAIR, Evaluation, Evaluator
-from lcprune.guide import LossGuide
 from lcprune.method import Method, methods
-from lcprune.search import Found, Search, Space, make_sampler, objective, run_search
+from lcprune.search import Found, LossGuide, Search, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.select import Kept
 from lcprune.task import Choice, Task, plain_fields

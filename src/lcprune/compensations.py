@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lcprune import choosing
 from lcprune.choosing import LcP, Learned
 from lcprune.method import Method
-from lcprune.search import Record, Search
+from lcprune.search import Record, Search, best_of
 from lcprune.select import Kept, Limits
 from lcprune.task import Task
 
@@ -81,7 +81,8 @@ def choose(
             )
             task = task.but(scores=found.task.scores)  # a resumed search ranks by the scores it began with
             if learn == "sweep":
-                start = _best(found.found.history, search.pool // 2)
+                # The best, but for naive pruning, with which every search begins.
+                start = [np.array(one.beta) for one in best_of(found.found.history[1:], search.pool // 2)]
         if learn == "tightest":
             beta = founds[order[0]].found.beta
             kept["lcp"] = [choosing.compensate(task.but(limits=limit), beta) for limit in limits]
@@ -117,14 +118,6 @@ def _share(search: Search, limits: int) -> Search:
     pool = min(search.pool, max(2, total // 4))
     sample = max(1, round(search.sample * pool / search.pool))
     return replace(search, pool=pool, iterations=total - pool, sample=sample)
-
-
-def _best(history: Sequence[Record], most: int) -> list[NDArray[np.float64]]:
-    """Compensations of the best candidates, no two with the same counts; not that of naive pruning."""
-    found: dict[tuple[int, ...], Record] = {}
-    for record in sorted(history[1:], key=lambda record: record.difference):
-        found.setdefault(tuple(record.counts), record)
-    return [np.array(record.beta) for record in list(found.values())[:most]]
 
 
 def _tightness(task: Task, limits: Limits) -> float:

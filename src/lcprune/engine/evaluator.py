@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lcprune.engine.crew import Crew, Request
 from lcprune.evaluate import Evaluator
-from lcprune.search.judges import Judged
+from lcprune.search import Judged
 from lcprune.select import Kept
 
 if TYPE_CHECKING:
