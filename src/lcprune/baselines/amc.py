@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lcprune.baselines.ddpg import Agent, Transition
+from lcprune.baselines.ddpg import Agent, FloatArray, Transition
 from lcprune.baselines.layers import layers_of
 from lcprune.batches import draw
-from lcprune.errors import ConfigError, SearchError
+from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
-from lcprune.progress import Progress
-from lcprune.search import Record
+from lcprune.search import Sampler, Search, Space, run_search
+from lcprune.select import Kept
 from lcprune.task import Choice, Task
 
 _FEATURES = 11
@@ -67,67 +66,64 @@ class Amc(Method):
     def choose(self, task: Task) -> Choice:
         started = time.perf_counter()
         judge = _judge(task, self)
-        walk = _Walk(task)
-        agent = Agent(_FEATURES, self.memory * walk.layers, task.seed)
+        episodes = _Episodes(self, judge)
         records = judge.open_records(**self.settings())
-        full = judge.evaluator.full_loss()
-        records.start(task.scores, full)
-        history: list[Record] = []
-        agent_seconds = 0.0
-        began = time.perf_counter() - (records.replayed[-1].seconds if records.replayed else 0.0)
+        full_loss = judge.evaluator.full_loss()
+        records.start(task.scores, full_loss)
         try:
-            with Progress("amc", total=self.episodes, enabled=task.progress) as bar:
-                for number in range(self.episodes):
-                    clock = time.perf_counter()
-                    noise = self.noise * self.decay ** (number - self.warmup)
-                    old = records.replayed[number] if number < len(records.replayed) else None
-                    episode, counts = walk.episode(agent, None if number < self.warmup else noise)
-                    agent_seconds += time.perf_counter() - clock
-                    kept = task.ranking.kept(counts)
-                    actions = [step.action for step in episode]
-                    if old is not None:
-                        if not np.allclose(old.beta, actions):
-                            raise SearchError(f"episode {number} of the records has other actions; name another folder")
-                        judge.evaluator.remember(kept, old.loss)
-                        record = old
-                    else:
-                        cached, loss = judge.evaluator.knows(kept), judge.evaluator.loss(kept)
-                        record = Record(
-                            iteration=number,
-                            loss=loss,
-                            difference=loss - full,
-                            beta=actions,
-                            counts=counts.tolist(),
-                            macs=float(task.graph.cost.macs(counts)),
-                            params=float(task.graph.cost.params(counts)),
-                            best=min([loss - full, *(one.best for one in history[-1:])]),
-                            cached=cached,
-                            seconds=round(time.perf_counter() - began, 6),
-                        )
-                        records.append(record)
-                    history.append(record)
-                    clock = time.perf_counter()
-                    if math.isfinite(record.loss):
-                        agent.remember(episode, -record.loss)
-                    if number >= self.warmup and agent.seen:
-                        for _ in episode:
-                            agent.update()
-                    agent_seconds += time.perf_counter() - clock
-                    bar.advance(best=f"{record.best:.4g}")
+            found = run_search(
+                episodes,
+                episodes.kept,
+                judge.evaluator,
+                task.graph.cost,
+                episodes.search,
+                full_loss,
+                records,
+                progress=task.progress,
+                signed=True,
+                title="amc",
+            )
         finally:
             records.close()
-        best = min(history, key=lambda record: record.loss)
-        if not math.isfinite(best.loss):
-            raise SearchError(f"none of {len(history)} networks has a finite loss: look at the data and the limit")
         work = judge.evaluator.work
         seconds = {
             "total": time.perf_counter() - started,
-            "agent": agent_seconds,
+            "agent": found.planning,
             "preparing": work.preparing,
             "evaluating": work.evaluating,
         }
-        meta = {"episodes": self.episodes, "difference": best.difference, "evaluations": work.evaluations}
-        return Choice(task.ranking.kept(np.array(best.counts)), history, meta, seconds)
+        meta = {"episodes": self.episodes, "difference": found.difference, "evaluations": work.evaluations}
+        return Choice(found.kept, found.history, meta, seconds)
+
+
+class _Episodes(Sampler):
+    """Candidates are the shares that layers keep: what the agent did in one episode after another."""
+
+    def __init__(self, method: Amc, judge: Task) -> None:
+        self.walk, self.method, self.judge = _Walk(judge), method, judge
+        super().__init__(Space(np.ones(self.walk.layers)), Search(pool=method.episodes, iterations=0), judge.seed)
+        self.start = []  # not even naive pruning
+        self.agent = Agent(_FEATURES, method.memory * self.walk.layers, judge.seed)
+        self.episode: list[Transition] = []
+
+    def kept(self, shares: FloatArray) -> Kept:
+        """The units that the network of an episode keeps."""
+        return self.judge.ranking.kept(np.rint(shares * self.walk.sizes))
+
+    def _propose(self) -> FloatArray:
+        after = self.asked - 1 - self.method.warmup  # episodes since the warm-up
+        self.episode = self.walk.episode(
+            self.agent, self.method.noise * self.method.decay**after if after >= 0 else None
+        )
+        return np.array([step.action for step in self.episode])
+
+    def _learn(self, beta: FloatArray, loss: float) -> None:
+        if math.isfinite(loss):
+            # Not its difference from the whole network's, which is rounded.
+            self.agent.remember(self.episode, -self.judge.evaluator.loss(self.kept(beta)))
+        if self.told > self.method.warmup and self.agent.seen:
+            for _ in self.episode:
+                self.agent.update()
 
 
 class _Walk:
@@ -135,28 +131,21 @@ class _Walk:
 
     def __init__(self, task: Task) -> None:
         described = layers_of(task.graph)
-        self.layers, self.sizes, self.floors = len(described), task.graph.cost.sizes, task.ranking.floors
-        self.multiple, self.cost = task.multiple_of, task.graph.cost
+        self.layers, self.cost, self.sizes = len(described), task.graph.cost, task.graph.cost.sizes
+        self.floors, self.widths = task.ranking.floors, [own[::-1] for own in task.ranking.widths]
         self.bounds = task.limits.bounds(task.graph.cost)
         task.ranking.select(task.limits)  # a limit that cannot be met is refused here
         self.full = float(self.cost.macs(self.sizes)) or 1.0
         self.costs = np.array([layer.cost for layer in described])
         fixed = np.array(
-            [
-                (number, layer.units, layer.inputs, layer.height, layer.width, layer.stride, layer.kernel, layer.cost)
-                for number, layer in enumerate(described)
-            ],
+            [(n, d.units, d.inputs, d.height, d.width, d.stride, d.kernel, d.cost) for n, d in enumerate(described)],
             dtype=np.float64,
         )
         low, high = fixed.min(0), fixed.max(0)
         self.fixed = (fixed - low) / np.where(high > low, high - low, 1.0)
 
-    def episode(self, agent: Agent, noise: float | None) -> tuple[list[Transition], NDArray[np.int64]]:
-        """Walk once; `noise` None for actions at random.
-
-        Returns:
-            The transitions with the executed actions, and how many units each group keeps.
-        """
+    def episode(self, agent: Agent, noise: float | None) -> list[Transition]:
+        """The transitions of one walk, with the executed actions; `noise` None for actions at random."""
         counts = self.sizes.copy()
         states, actions = [], []
         action = 1.0
@@ -167,11 +156,8 @@ class _Walk:
             action = float(counts[layer] / self.sizes[layer])
             states.append(state)
             actions.append(action)
-        episode = [
-            Transition(states[n], actions[n], states[min(n + 1, self.layers - 1)], n == self.layers - 1)
-            for n in range(self.layers)
-        ]
-        return episode, counts
+        last = [False] * (self.layers - 1) + [True]
+        return list(map(Transition, states, actions, [*states[1:], states[-1]], last))
 
     def _state(self, layer: int, counts: NDArray[np.int64], action: float) -> NDArray[np.float64]:
         removed = 1 - float(self.cost.macs(counts)) / self.full
@@ -180,35 +166,28 @@ class _Walk:
 
     def _width(self, layer: int, wanted: float, counts: NDArray[np.int64]) -> int:
         """The allowed width nearest to the action, and no wider than the limits leave room for."""
-        floor, size = int(self.floors[layer]), int(self.sizes[layer])
-        widths = sorted({*range(floor, size, self.multiple), size})
+        widths = self.widths[layer].tolist()  # rising
         trial = counts.copy()
         trial[layer + 1 :] = self.floors[layer + 1 :]
         low, high = 0, len(widths)  # the narrowest always fits
         while high - low > 1:
             middle = (low + high) // 2
             trial[layer] = widths[middle]
-            if all(bound.holds(trial) for bound in self.bounds):
-                low = middle
-            else:
-                high = middle
-        return min(widths[: low + 1], key=lambda width: abs(width - wanted * size))
+            low, high = (middle, high) if all(bound.holds(trial) for bound in self.bounds) else (low, middle)
+        return int(min(widths[: low + 1], key=lambda width: abs(width - wanted * self.sizes[layer])))
 
 
 def _judge(task: Task, method: Amc) -> Task:
     """The task with the evaluator that gives the reward: of networks as they are cut."""
     samples, how = task.need_labels(), replace(task.evaluation, after="cut")
-    if method.reward == "loss" or not _has_classes(samples):
+    target = samples[0][1]
+    classes = isinstance(target, torch.Tensor) and target.ndim == 0 and not target.is_floating_point()
+    if method.reward == "loss" or not classes:
         return replace(task, evaluation=how)
     if task.dataset is not None and len(task.dataset.val):
         batches = task.dataset.batches("val", 128, limit=task.evaluation.images, seed=task.seed)
         samples = draw(batches, task.evaluation.images, task.seed)
     return replace(task, samples=samples, evaluation=replace(how, loss_fn=top1_error))
-
-
-def _has_classes(samples: Any) -> bool:
-    target = samples[0][1]
-    return isinstance(target, torch.Tensor) and target.ndim == 0 and not target.is_floating_point()
 
 
 def top1_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -119,6 +119,7 @@ def run_search(
     progress: bool = False,
     precise: Callable[[Kept], float] | None = None,
     signed: bool = False,
+    title: str = "search",
 ) -> Found:
     """Judge `search.total` candidates, or fewer if `search.patience` runs out.
 
@@ -130,6 +131,7 @@ def run_search(
         records: where to write, and what to replay first.
         precise: judges the finalists again, where `judge` only ranks well enough; kept units -> difference.
         signed: of `objective`.
+        title: of the progress bar.
 
     Raises:
         SearchError: the replayed records were not made by this search, or no candidate has a finite loss.
@@ -170,7 +172,7 @@ def run_search(
             seconds=round(time.perf_counter() - began, 6),
         )
 
-    with Progress("search", total=search.total, enabled=progress) as bar:
+    with Progress(title, total=search.total, enabled=progress) as bar:
         try:
             while patient():
                 started = time.perf_counter()
@@ -193,7 +195,8 @@ def run_search(
                 sampler.tell(waiting.pop(record.iteration).beta, record.difference)
                 planning += time.perf_counter() - started
                 told.append(record)
-                bar.advance(best=f"{record.best:.4g}", naive=f"{naive:.4g}")
+                shown = {"naive": f"{naive:.4g}"} if sampler.start else {}  # AMC does not begin with naive pruning
+                bar.advance(best=f"{record.best:.4g}", **shown)
         finally:
             judges.forget()
     return _found(History(told), select, search, planning, precise)
