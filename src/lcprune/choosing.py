@@ -163,21 +163,17 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
     guides = [LossGuide(task.ranking, task.limits, space, task.scores, own) for own in curves]
     start = [*(beta for guide in guides[:-1] for beta in guide.starts()[1:]), *start]  # the first is uniform pruning
     sampler = make_sampler(space, search, task.seed, start, guides[-1] if guides else None)
-    try:
-        found = run_search(
-            sampler,
-            lambda beta: compensate(task, beta),
-            evaluator,
-            task.graph.cost,
-            search,
-            full_loss,
-            records,
-            progress=task.progress,
-            precise=_precise(task),
-            signed=task.evaluation.prepares,
-        )
-    finally:
-        records.close()
+    found = run_search(
+        sampler,
+        lambda beta: compensate(task, beta),
+        evaluator,
+        task.graph.cost,
+        full_loss,
+        records,
+        progress=task.progress,
+        precise=_precise(task),
+        signed=task.evaluation.prepares,
+    )
     return Learned(found, task)
 
 

@@ -66,26 +66,15 @@ class Amc(Method):
     def choose(self, task: Task) -> Choice:
         started = time.perf_counter()
         judge = _judge(task, self)
-        episodes = _Episodes(self, judge)
+        episodes = _Episodes(self, task, judge)
+        evaluator, cost = judge.evaluator, task.graph.cost
         records = judge.open_records(**self.settings())
-        full_loss = judge.evaluator.full_loss()
+        full_loss = evaluator.full_loss()
         records.start(task.scores, full_loss)
-        try:
-            found = run_search(
-                episodes,
-                episodes.kept,
-                judge.evaluator,
-                task.graph.cost,
-                episodes.search,
-                full_loss,
-                records,
-                progress=task.progress,
-                signed=True,
-                title="amc",
-            )
-        finally:
-            records.close()
-        work = judge.evaluator.work
+        found = run_search(
+            episodes, episodes.kept, evaluator, cost, full_loss, records, task.progress, signed=True, title="amc"
+        )
+        work = evaluator.work
         seconds = {
             "total": time.perf_counter() - started,
             "agent": found.planning,
@@ -97,67 +86,51 @@ class Amc(Method):
 
 
 class _Episodes(Sampler):
-    """Candidates are the shares that layers keep: what the agent did in one episode after another."""
+    """An agent walks through the layers, again and again; a candidate is the shares that layers kept on one walk.
 
-    def __init__(self, method: Amc, judge: Task) -> None:
-        self.walk, self.method, self.judge = _Walk(judge), method, judge
-        super().__init__(Space(np.ones(self.walk.layers)), Search(pool=method.episodes, iterations=0), judge.seed)
+    Each action is bounded by what the later layers can make up for.
+    """
+
+    def __init__(self, method: Amc, task: Task, judge: Task) -> None:
+        described = layers_of(task.graph)
+        task.ranking.select(task.limits)  # a limit that cannot be met is refused here
+        super().__init__(Space(np.ones(len(described))), Search(pool=method.episodes, iterations=0), task.seed)
         self.start = []  # not even naive pruning
-        self.agent = Agent(_FEATURES, method.memory * self.walk.layers, judge.seed)
+        self.method, self.ranking, self.cost, self.judge = method, task.ranking, task.graph.cost, judge
+        self.bounds = task.limits.bounds(self.cost)
+        self.full = float(self.cost.macs(self.cost.sizes)) or 1.0
+        self.costs = np.array([layer.cost for layer in described])
+        fixed = np.array([(number, *layer[:-1]) for number, layer in enumerate(described)], dtype=np.float64)
+        low, high = fixed.min(0), fixed.max(0)
+        self.fixed = (fixed - low) / np.where(high > low, high - low, 1.0)
+        self.agent = Agent(_FEATURES, method.memory * len(described), task.seed)
         self.episode: list[Transition] = []
 
     def kept(self, shares: FloatArray) -> Kept:
         """The units that the network of an episode keeps."""
-        return self.judge.ranking.kept(np.rint(shares * self.walk.sizes))
+        return self.ranking.kept(np.rint(shares * self.cost.sizes))
 
     def _propose(self) -> FloatArray:
         after = self.asked - 1 - self.method.warmup  # episodes since the warm-up
-        self.episode = self.walk.episode(
-            self.agent, self.method.noise * self.method.decay**after if after >= 0 else None
-        )
-        return np.array([step.action for step in self.episode])
+        counts = self.cost.sizes.copy()
+        states, actions = [], [1.0]
+        for layer in range(len(counts)):
+            states.append(self._state(layer, counts, actions[-1]))
+            noise = self.method.noise * self.method.decay ** max(after, 0)
+            wanted = self.agent.explore() if after < 0 else self.agent.act(states[-1], noise)
+            counts[layer] = self._width(layer, wanted, counts)
+            actions.append(float(counts[layer] / self.cost.sizes[layer]))
+        ends = [False] * (len(counts) - 1) + [True]
+        self.episode = list(map(Transition, states, actions[1:], [*states[1:], states[-1]], ends))
+        return np.array(actions[1:])
 
     def _learn(self, beta: FloatArray, loss: float) -> None:
         if math.isfinite(loss):
-            # Not its difference from the whole network's, which is rounded.
+            # The reward is no difference from the whole network's loss, which would be rounded.
             self.agent.remember(self.episode, -self.judge.evaluator.loss(self.kept(beta)))
         if self.told > self.method.warmup and self.agent.seen:
             for _ in self.episode:
                 self.agent.update()
-
-
-class _Walk:
-    """The environment: one layer after another, each action bounded by what the later ones can make up for."""
-
-    def __init__(self, task: Task) -> None:
-        described = layers_of(task.graph)
-        self.layers, self.cost, self.sizes = len(described), task.graph.cost, task.graph.cost.sizes
-        self.floors, self.widths = task.ranking.floors, [own[::-1] for own in task.ranking.widths]
-        self.bounds = task.limits.bounds(task.graph.cost)
-        task.ranking.select(task.limits)  # a limit that cannot be met is refused here
-        self.full = float(self.cost.macs(self.sizes)) or 1.0
-        self.costs = np.array([layer.cost for layer in described])
-        fixed = np.array(
-            [(n, d.units, d.inputs, d.height, d.width, d.stride, d.kernel, d.cost) for n, d in enumerate(described)],
-            dtype=np.float64,
-        )
-        low, high = fixed.min(0), fixed.max(0)
-        self.fixed = (fixed - low) / np.where(high > low, high - low, 1.0)
-
-    def episode(self, agent: Agent, noise: float | None) -> list[Transition]:
-        """The transitions of one walk, with the executed actions; `noise` None for actions at random."""
-        counts = self.sizes.copy()
-        states, actions = [], []
-        action = 1.0
-        for layer in range(self.layers):
-            state = self._state(layer, counts, action)
-            wanted = agent.explore() if noise is None else agent.act(state, noise)
-            counts[layer] = self._width(layer, wanted, counts)
-            action = float(counts[layer] / self.sizes[layer])
-            states.append(state)
-            actions.append(action)
-        last = [False] * (self.layers - 1) + [True]
-        return list(map(Transition, states, actions, [*states[1:], states[-1]], last))
 
     def _state(self, layer: int, counts: NDArray[np.int64], action: float) -> NDArray[np.float64]:
         removed = 1 - float(self.cost.macs(counts)) / self.full
@@ -166,15 +139,15 @@ class _Walk:
 
     def _width(self, layer: int, wanted: float, counts: NDArray[np.int64]) -> int:
         """The allowed width nearest to the action, and no wider than the limits leave room for."""
-        widths = self.widths[layer].tolist()  # rising
+        widths = self.ranking.widths[layer][::-1].tolist()  # rising
         trial = counts.copy()
-        trial[layer + 1 :] = self.floors[layer + 1 :]
+        trial[layer + 1 :] = self.ranking.floors[layer + 1 :]
         low, high = 0, len(widths)  # the narrowest always fits
         while high - low > 1:
             middle = (low + high) // 2
             trial[layer] = widths[middle]
             low, high = (middle, high) if all(bound.holds(trial) for bound in self.bounds) else (low, middle)
-        return int(min(widths[: low + 1], key=lambda width: abs(width - wanted * self.sizes[layer])))
+        return int(min(widths[: low + 1], key=lambda width: abs(width - wanted * self.cost.sizes[layer])))
 
 
 def _judge(task: Task, method: Amc) -> Task:

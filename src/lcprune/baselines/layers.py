@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,29 +13,17 @@ from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.scoring.passes import evaluating
 
 
-@dataclass(frozen=True)
-class Layer:
-    """The first producing layer of a group.
+class Layer(NamedTuple):
+    """The first producing layer of a group."""
 
-    Attributes:
-        inputs: channels that it reads.
-        units: of the group.
-        height: of its feature map; 1 for a linear layer.
-        width: likewise.
-        stride: of the convolution.
-        kernel: its size along one side.
-        cost: multiply-adds that go when the whole group goes.
-        coupled: layers that produce the units together (residual sums), depthwise ones not counted.
-    """
-
-    inputs: int
     units: int
-    height: int
+    inputs: int  # channels that it reads
+    height: int  # of its feature map; 1 for a linear layer
     width: int
     stride: int
-    kernel: int
-    cost: float
-    coupled: int
+    kernel: int  # its size along one side
+    cost: float  # multiply-adds that go when the whole group goes
+    coupled: int  # layers that produce the units together (residual sums), depthwise ones not counted
 
 
 def layers_of(graph: ChannelGraph) -> list[Layer]:
@@ -63,8 +50,8 @@ def layers_of(graph: ChannelGraph) -> list[Layer]:
         height, width = (*shapes.get(first, ())[2:4], 1, 1)[:2]
         found.append(
             Layer(
-                inputs=int(getattr(first, "in_channels", getattr(first, "in_features", 1))),
                 units=int(whole[position]),
+                inputs=int(getattr(first, "in_channels", getattr(first, "in_features", 1))),
                 height=int(height),
                 width=int(width),
                 stride=_side(getattr(first, "stride", 1)),

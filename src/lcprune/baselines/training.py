@@ -99,15 +99,9 @@ class TaskFeed:
 
 
 class Checkpoint:
-    """A network that is trained and a little JSON, in a file of the task's folder; without a folder nothing is kept.
+    """Weights, `extra` tensors and a little JSON, in a file of the task's folder; without a folder nothing is kept.
 
-    Args:
-        name: of the file.
-        extra: tensors to keep beside those of `model`.
-        settings: what must be the same when the task goes on, beside what the task itself says.
-
-    Raises:
-        ConfigError: there is such a file, and the task is not one to go on with.
+    The `settings` must be the same when the task goes on, beside what the task itself says.
     """
 
     def __init__(
@@ -139,13 +133,8 @@ def optimizer_of(model: nn.Module, settings: TrainingOptions) -> torch.optim.SGD
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise TuneError("no parameter of the network wants a gradient: this method trains, and there is nothing to")
-    optimizer = torch.optim.SGD(
-        trained,
-        lr=settings.lr,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        nesterov=settings.momentum > 0,
-    )
+    lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
+    optimizer = torch.optim.SGD(trained, lr, momentum, weight_decay=decay, nesterov=momentum > 0)
     for parameter in trained:
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
@@ -179,13 +168,9 @@ def train(
     after_epoch: Callable[[], object] | None = None,
     clip: float | None = None,
 ) -> None:
-    """Train a copy of the task's network, in place.
+    """Train a copy of the task's network, in place; `name` is unique in the task, and that of the checkpoint.
 
-    Args:
-        name: of this training, unique in the task; also of its checkpoint.
-        penalty: added to the loss at each step.
-        after_epoch: called after each epoch; may change weights in place.
-        clip: longest gradient, over all weights together.
+    A `penalty` joins the loss at each step, `after_epoch` may change weights, and `clip` is the longest gradient.
     """
     feed = TaskFeed(task, settings.batch_size)
     optimizer = optimizer_of(model, settings)

@@ -76,16 +76,6 @@ def best_of(records: Iterable[Record], most: int) -> list[Record]:
 class Records:
     """An append-only JSONL file of records, or nothing at all if there is no path.
 
-    Args:
-        path: the file, or None.
-        config: what is searched, as plain JSON; compared when going on.
-        resume: go on from the records in the file, if there are any.
-
-    Attributes:
-        replayed: records to go on from.
-        scores: that the search to go on from ranks by, group by group; None without such a search.
-        curves: that its guides go by, group by group; several kinds of them.
-
     Raises:
         SearchError: the file holds records and `resume` is False, or they belong to another configuration.
     """
@@ -93,7 +83,7 @@ class Records:
     def __init__(self, path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool = False) -> None:
         self.path = None if path is None else Path(path)
         self.config = json.loads(json.dumps(config))
-        self.replayed: list[Record] = []
+        self.replayed: list[Record] = []  # to go on from, with what units were ranked by and each guide's curves
         self.scores: list[FloatArray] | None = None
         self.curves: list[list[FloatArray]] | None = None
         self._file: Any = None

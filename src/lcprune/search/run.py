@@ -26,28 +26,24 @@ from lcprune.select import Kept
 
 
 class Judged(NamedTuple):
-    """A candidate's number, its loss, and whether an equal selection had been judged before."""
+    """What was found out about a candidate."""
 
     number: int
     loss: float
-    cached: bool
+    cached: bool  # whether an equal selection had been judged before
 
 
 @runtime_checkable
 class Judges(Protocol):
-    """What the loop needs of evaluators that work at the same time."""
+    """Evaluators that work at the same time: candidates are submitted, and collected by number, or any if None.
 
-    def submit(self, number: int, kept: Kept) -> None:
-        """Let a candidate be judged."""
+    They `remember` losses from an earlier run, and `forget` what was submitted and not collected.
+    """
 
-    def collect(self, number: int | None) -> Judged:
-        """Wait for a candidate, or for any if None, and take its loss."""
-
-    def remember(self, kept: Kept, loss: float) -> None:
-        """Take a loss from an earlier run as computed."""
-
-    def forget(self) -> None:
-        """Drop candidates that were submitted and not collected."""
+    def submit(self, number: int, kept: Kept) -> None: ...
+    def collect(self, number: int | None) -> Judged: ...
+    def remember(self, kept: Kept, loss: float) -> None: ...
+    def forget(self) -> None: ...
 
 
 class _InTurn:
@@ -77,31 +73,18 @@ class _Candidate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search found.
-
-    Attributes:
-        beta: the best compensation.
-        kept: the selection it makes.
-        difference: its objective.
-        naive: the objective of naive pruning.
-        history: one record per candidate.
-        planning: seconds spent proposing and selecting, without judging.
-    """
+    """What a search found: the best compensation, and how it came about."""
 
     beta: FloatArray
-    kept: Kept
-    difference: float
-    naive: float
+    kept: Kept  # the selection it makes
+    difference: float  # its objective
+    naive: float  # the objective of naive pruning
     history: list[Record]
-    planning: float
+    planning: float  # seconds spent proposing and selecting, without judging
 
 
 def objective(full_loss: float, loss: float, signed: bool = False) -> float:
-    """|L(full) - L(pruned)| of equation (9); not finite counts as infinite.
-
-    Args:
-        signed: how much worse instead of how different: for candidates that were tuned before being judged.
-    """
+    """|L(full) - L(pruned)| of equation (9), or of candidates that were tuned how much worse they are (`signed`)."""
     difference = loss - full_loss
     if not math.isfinite(difference):
         return math.inf
@@ -113,7 +96,6 @@ def run_search(
     select: Callable[[FloatArray], Kept],
     judge: Evaluator | Judges,
     cost: Cost,
-    search: Search,
     full_loss: float,
     records: Records,
     progress: bool = False,
@@ -121,21 +103,16 @@ def run_search(
     signed: bool = False,
     title: str = "search",
 ) -> Found:
-    """Judge `search.total` candidates, or fewer if `search.patience` runs out.
+    """Judge as many candidates as the sampler's `search` says, or fewer if its patience runs out.
 
     Args:
-        sampler: proposes candidates; naive pruning first.
-        select: compensation -> kept units of each group.
-        judge: kept units -> loss; or several judges that work at the same time.
-        full_loss: of the network before pruning.
-        records: where to write, and what to replay first.
+        records: what to replay first, and where to write until the end.
         precise: judges the finalists again, where `judge` only ranks well enough; kept units -> difference.
-        signed: of `objective`.
-        title: of the progress bar.
 
     Raises:
         SearchError: the replayed records were not made by this search, or no candidate has a finite loss.
     """
+    search = sampler.search
     judges = judge if isinstance(judge, Judges) else _InTurn(judge)
     began = time.perf_counter() - max((record.seconds for record in records.replayed), default=0.0)
     judged_before = {record.iteration for record in records.replayed}
@@ -199,6 +176,7 @@ def run_search(
                 bar.advance(best=f"{record.best:.4g}", **shown)
         finally:
             judges.forget()
+            records.close()
     return _found(History(told), select, search, planning, precise)
 
 

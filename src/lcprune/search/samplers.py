@@ -27,16 +27,9 @@ _SMALLEST = -3.0  # logarithm of the smallest step
 
 
 class Sampler(ABC):
-    """Proposes candidates of a space.
+    """Proposes candidates of a space: naive pruning, then those of `start`, e.g. what another search found."""
 
-    Args:
-        start: candidates to propose right after naive pruning, e.g. what another search found.
-
-    Attributes:
-        first: candidates that are told as a whole before one is proposed that depends on them.
-    """
-
-    first = 0
+    first = 0  # candidates that are told as a whole before one is proposed that depends on them
 
     def __init__(self, space: Space, search: Search, seed: int, start: Sequence[FloatArray] = ()) -> None:
         self.space, self.search, self.start = space, search, [space.naive, *start]
@@ -109,9 +102,6 @@ class GuidedEvolution(Sampler):
 
     A guide knows the widths that a compensation leaves. Widths are what the loss depends on; a Gaussian process over
     their logarithms (`surrogate.py`) learns it as candidates are judged.
-
-    Args:
-        start: more candidates to begin with, after the guide's own.
     """
 
     def __init__(self, space: Space, search: Search, seed: int, start: Sequence[FloatArray], guide: LossGuide) -> None:
@@ -166,11 +156,7 @@ class GuidedEvolution(Sampler):
 def make_sampler(
     space: Space, search: Search, seed: int, start: Sequence[FloatArray] = (), guide: LossGuide | None = None
 ) -> Sampler:
-    """The sampler that `search.algorithm` names; without a guide, "guided" is "evolution".
-
-    Args:
-        start: candidates to propose right after naive pruning; after the guide's own, where there is one.
-    """
+    """The sampler that `search.algorithm` names; without a guide, "guided" is "evolution"."""
     if guide is not None and search.algorithm == "guided":
         return GuidedEvolution(space, search, seed, start, guide)
     kind = RandomSearch if search.algorithm == "random" else RegularizedEvolution

@@ -78,14 +78,9 @@ class Space:
 
 
 class LossGuide:
-    """Guides a search after repair by what the readers of each group lose at every width, without judging anything.
+    """Guides a search after repair, without judging anything, by what is lost at every width.
 
-    Args:
-        ranking: of the units.
-        limits: that candidates meet.
-        space: of candidates.
-        scores: that units are ranked by.
-        curves: of each group, what is lost with 0, 1, 2 ... of its best units left, falling to 0.
+    Of each group, `curves` are what its readers lose with 0, 1, 2 ... of its best units left, falling to 0.
     """
 
     def __init__(
