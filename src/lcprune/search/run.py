@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -172,8 +172,10 @@ def run_search(
                 sampler.tell(waiting.pop(record.iteration).beta, record.difference)
                 planning += time.perf_counter() - started
                 told.append(record)
-                shown = {"naive": f"{naive:.4g}"} if sampler.start else {}  # AMC does not begin with naive pruning
-                bar.advance(best=f"{record.best:.4g}", **shown)
+                shown: dict[str, Any] = {"best": f"{record.best:.4g}"}
+                if sampler.start:  # AMC does not begin with naive pruning
+                    shown["naive"] = f"{naive:.4g}"
+                bar.advance(**shown)
         finally:
             judges.forget()
             records.close()
