@@ -14,9 +14,8 @@ import numpy as np
 from lcprune import baselines  # noqa: F401  (they register themselves: whoever gets `methods` from here gets all)
 from lcprune.errors import ConfigError, SearchError
 from lcprune.evaluate import REPAIR, Evaluation, Evaluator
-from lcprune.guide import LossGuide
 from lcprune.method import Method, methods
-from lcprune.search import Found, Search, Space, make_sampler, objective, run_search
+from lcprune.search import Found, LossGuide, Search, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.select import Kept
 from lcprune.task import Choice, Task, plain_fields
@@ -164,21 +163,17 @@ def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learn
     guides = [LossGuide(task.ranking, task.limits, space, task.scores, own) for own in curves]
     start = [*(beta for guide in guides[:-1] for beta in guide.starts()[1:]), *start]  # the first is uniform pruning
     sampler = make_sampler(space, search, task.seed, start, guides[-1] if guides else None)
-    try:
-        found = run_search(
-            sampler,
-            lambda beta: compensate(task, beta),
-            evaluator,
-            task.graph.cost,
-            search,
-            full_loss,
-            records,
-            progress=task.progress,
-            precise=_precise(task),
-            signed=task.evaluation.prepares,
-        )
-    finally:
-        records.close()
+    found = run_search(
+        sampler,
+        lambda beta: compensate(task, beta),
+        evaluator,
+        task.graph.cost,
+        full_loss,
+        records,
+        progress=task.progress,
+        precise=_precise(task),
+        signed=task.evaluation.prepares,
+    )
     return Learned(found, task)
 
 

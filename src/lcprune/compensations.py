@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lcprune import choosing
 from lcprune.choosing import LcP, Learned
 from lcprune.method import Method
-from lcprune.search import Record, Search
+from lcprune.search import Record, Search, best_of
 from lcprune.select import Kept, Limits
 from lcprune.task import Task
 
@@ -22,20 +22,12 @@ LEARN = ("sweep", "tightest", "each")
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """What each method keeps at each limit.
+    """What each method keeps at each limit."""
 
-    Attributes:
-        kept: method -> kept units, in the order of the limits.
-        histories: position of a limit that was searched at -> records of the search.
-        learned: for each limit how "lcp" was learned, as in the plan's `meta`: the compensation and after what
-            candidates were judged (nothing without "lcp").
-        tasks: as given, ranked by the scores that a resumed search began with.
-    """
-
-    kept: Mapping[str, list[Kept]]
-    histories: Mapping[int, list[Record]]
-    learned: list[dict[str, Any]]
-    tasks: Mapping[str, Task]
+    kept: Mapping[str, list[Kept]]  # method -> kept units, in the order of the limits
+    histories: Mapping[int, list[Record]]  # position of a limit that was searched at -> records of the search
+    learned: list[dict[str, Any]]  # for each limit how "lcp" was learned, for the plan's `meta`; empty without it
+    tasks: Mapping[str, Task]  # as given, ranked by the scores that a resumed search began with
 
 
 def choose(
@@ -46,24 +38,16 @@ def choose(
     methods: Mapping[str, Method],
     folder: Path | None,
 ) -> Chosen:
-    """What each method keeps at each limit.
-
-    Args:
-        tasks: of each method, the network, its scores and losses.
-        given: the limits as numbers, for names.
-        limits: what the networks may cost.
-        learn: one of `LEARN`.
-        methods: by name: "lcp", "naive" and "uniform", or some of them.
-        folder: where searches are recorded; None records them nowhere.
-    """
+    """What each method keeps at each limit; searches are recorded in the folder, in files named by `given` limits."""
     lcp, tasks = methods.get("lcp"), dict(tasks)
     founds: dict[int, Learned] = {}
     kept: dict[str, list[Kept]] = {}
+    learned: list[dict[str, Any]] = []
     if isinstance(lcp, LcP):
         task = tasks["lcp"]
         _ = task.scores, task.evaluator  # shared by all limits: `but` hands on what is there
         search = task.engine.settle(lcp.search)
-        order = sorted(range(len(limits)), key=lambda index: -_tightness(task, limits[index]))
+        order = sorted(range(len(limits)), key=lambda index: -_looseness(task, limits[index]))
         files = _files(given)
         if learn == "tightest":
             order, files = order[-1:], ["search.jsonl"] * len(limits)
@@ -74,17 +58,19 @@ def choose(
         start: list[NDArray[np.float64]] = []
         for turn, index in enumerate(order):
             # Parts of one search must not draw the same candidates again; whole searches are those of `prune`.
-            seed = _seed(task.seed, turn) if learn == "sweep" else task.seed
+            seed = task.seed
+            if learn == "sweep" and turn:
+                seed = int(np.random.SeedSequence((seed, turn)).generate_state(1)[0])
             records = None if folder is None else folder / files[index]
-            found = founds[index] = choosing.learn(
-                task.but(limits=limits[index], records=records, seed=seed), search, start
-            )
+            part = task.but(limits=limits[index], records=records, seed=seed)
+            found = founds[index] = choosing.learn(part, search, start)
             task = task.but(scores=found.task.scores)  # a resumed search ranks by the scores it began with
             if learn == "sweep":
-                start = _best(found.found.history, search.pool // 2)
+                # The best, but for naive pruning, with which every search begins.
+                start = [np.array(one.beta) for one in best_of(found.found.history[1:], search.pool // 2)]
+        learned = [founds.get(index, found).meta for index in range(len(limits))]
         if learn == "tightest":
-            beta = founds[order[0]].found.beta
-            kept["lcp"] = [choosing.compensate(task.but(limits=limit), beta) for limit in limits]
+            kept["lcp"] = [choosing.compensate(task.but(limits=limit), found.found.beta) for limit in limits]
         else:
             kept["lcp"] = [founds[index].found.kept for index in range(len(limits))]
         # A resumed search brought the scores that it began with: for all who rank by the same metric.
@@ -93,7 +79,6 @@ def choose(
         if name != "lcp":
             kept[name] = [method.choose(tasks[name].but(limits=limit)).kept for limit in limits]
     histories = {index: founds[index].found.history for index in sorted(founds)}
-    learned = [founds.get(index, found).meta for index in range(len(limits))] if founds else []
     return Chosen(kept, histories, learned, tasks)
 
 
@@ -102,11 +87,6 @@ def _files(given: Sequence[float]) -> list[str]:
     names = [f"search-{limit:g}" for limit in given]
     counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
     return [f"{name}{f'-{count}' if count > 1 else ''}.jsonl" for name, count in zip(names, counts, strict=True)]
-
-
-def _seed(seed: int, turn: int) -> int:
-    """The seed of one part of a shared search: the given one first, then others that follow from it."""
-    return seed if turn == 0 else int(np.random.SeedSequence((seed, turn)).generate_state(1)[0])
 
 
 def _share(search: Search, limits: int) -> Search:
@@ -119,13 +99,5 @@ def _share(search: Search, limits: int) -> Search:
     return replace(search, pool=pool, iterations=total - pool, sample=sample)
 
 
-def _best(history: Sequence[Record], most: int) -> list[NDArray[np.float64]]:
-    """Compensations of the best candidates, no two with the same counts; not that of naive pruning."""
-    found: dict[tuple[int, ...], Record] = {}
-    for record in sorted(history[1:], key=lambda record: record.difference):
-        found.setdefault(tuple(record.counts), record)
-    return [np.array(record.beta) for record in list(found.values())[:most]]
-
-
-def _tightness(task: Task, limits: Limits) -> float:
+def _looseness(task: Task, limits: Limits) -> float:
     return min(bound.value / bound.full for bound in limits.bounds(task.graph.cost))

@@ -34,9 +34,7 @@ _LEAST = 1e-3  # of the largest weight: what nobody seems to mind costs somethin
 def moved(task: Task, shares: Sequence[Floats]) -> list[Floats]:
     """For every group, how far outputs move with 0, 1, 2 ... of its best units left and all others whole.
 
-    Args:
-        task: needs data, and candidates that are repaired.
-        shares: what the group's readers lose, likewise; given back if outputs cannot be compared.
+    Likewise `shares` are what its readers lose; they are given back if outputs cannot be compared.
     """
     evaluator = _evaluator(task)
     if evaluator is None:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 import few_digits
 import lcprune
 from lcprune import Search
-from lcprune.baselines import amc, checkpoints
+from lcprune.baselines import amc, training
 
 SHORT = {
     "amc": {"episodes": 8, "warmup": 4, "reward": "loss"},
@@ -122,7 +122,7 @@ def test_another_seed_is_another_trial(method, plain, digits) -> None:
 def test_an_interrupted_run_goes_on_to_the_same_network(
     method, plain, digits, uninterrupted, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
+    monkeypatch.setattr(training, "SECONDS", 0.0)
     expected, calls = uninterrupted(method)
     if calls:
         with pytest.raises(KeyboardInterrupt):
@@ -148,7 +148,7 @@ def test_a_run_interrupted_early_goes_on_to_the_same_network(method, plain, digi
 
 @pytest.mark.parametrize("method", TRAINED)
 def test_training_on_a_whole_set_repeats_itself_and_goes_on(method, plain, digits, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(checkpoints, "SECONDS", 0.0)
+    monkeypatch.setattr(training, "SECONDS", 0.0)
     images = few_digits.build().batches("train", 64, limit=192, seed=0)  # the method trains on all behind them
     settings = {"data": images, "options": {**SHORT[method], "batch_size": 128}}
     whole = Counted()

@@ -82,10 +82,9 @@ def test_weights_of_a_cut_network_go_back_to_their_places(network) -> None:
 
 def test_zeroed_units_are_silent(network, digits) -> None:
     graph = network.graph
-    gone = [np.arange(0, group.size, 3) for group in graph.groups]
+    kept = [np.flatnonzero(np.arange(group.size) % 3) for group in graph.groups]
     model = copy.deepcopy(graph.model)
-    zero_units(graph, model, gone)
-    kept = [np.setdiff1d(np.arange(g.size), own) for g, own in zip(graph.groups, gone, strict=True)]
+    zero_units(graph, model, kept)
     torch.testing.assert_close(
         model(digits.images), graph.plan(kept).apply(graph.model)(digits.images), rtol=1e-4, atol=1e-4
     )

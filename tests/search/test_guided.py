@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from lcprune.cost import Axis, Cost, Term
-from lcprune.guide import LossGuide
-from lcprune.search import Search, Space, make_sampler
-from lcprune.search.guided import GuidedEvolution
+from lcprune.search import LossGuide, Search, Space, make_sampler
+from lcprune.search.samplers import GuidedEvolution
 from lcprune.select import Limits, Ranking
 
 

@@ -152,7 +152,7 @@ def loop(search: Search, judge: Judge, records: Records | None = None):
     def select(beta):
         return [np.arange(1 + int(abs(10 * value)) % 9) for value in beta]
 
-    return run_search(sampler, select, judge, Sizes(), search, 0.5, records or Records(None, {}))
+    return run_search(sampler, select, judge, Sizes(), 0.5, records or Records(None, {}))
 
 
 def test_equal_selections_are_computed_once_and_marked() -> None:
@@ -188,7 +188,7 @@ def test_finalists_are_judged_again_and_naive_is_among_them() -> None:
         asked.append(tuple(map(len, kept)))
         return 0.0 if asked[-1] == (1, 1, 1) else 1.0  # naive turns out to be best after all
 
-    found = run_search(sampler, select, Judge(), Sizes(), search, 0.5, Records(None, {}), precise=precise)
+    found = run_search(sampler, select, Judge(), Sizes(), 0.5, Records(None, {}), precise=precise)
     assert len(asked) == 5 and asked[0] == (1, 1, 1)
     assert np.all(found.beta == 0) and found.difference == found.naive == 0.0
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lcprune.baselines.ddpg import Agent, Transition
+from lcprune.baselines.ddpg import Agent, FloatArray, Transition
 from lcprune.baselines.layers import layers_of
 from lcprune.batches import draw
-from lcprune.errors import ConfigError, SearchError
+from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
-from lcprune.progress import Progress
-from lcprune.search import Record
+from lcprune.search import Sampler, Search, Space, run_search
+from lcprune.select import Kept
 from lcprune.task import Choice, Task
 
 _FEATURES = 11
@@ -67,111 +66,71 @@ class Amc(Method):
     def choose(self, task: Task) -> Choice:
         started = time.perf_counter()
         judge = _judge(task, self)
-        walk = _Walk(task)
-        agent = Agent(_FEATURES, self.memory * walk.layers, task.seed)
+        episodes = _Episodes(self, task, judge)
+        evaluator, cost = judge.evaluator, task.graph.cost
         records = judge.open_records(**self.settings())
-        full = judge.evaluator.full_loss()
-        records.start(task.scores, full)
-        history: list[Record] = []
-        agent_seconds = 0.0
-        began = time.perf_counter() - (records.replayed[-1].seconds if records.replayed else 0.0)
-        try:
-            with Progress("amc", total=self.episodes, enabled=task.progress) as bar:
-                for number in range(self.episodes):
-                    clock = time.perf_counter()
-                    noise = self.noise * self.decay ** (number - self.warmup)
-                    old = records.replayed[number] if number < len(records.replayed) else None
-                    episode, counts = walk.episode(agent, None if number < self.warmup else noise)
-                    agent_seconds += time.perf_counter() - clock
-                    kept = task.ranking.kept(counts)
-                    actions = [step.action for step in episode]
-                    if old is not None:
-                        if not np.allclose(old.beta, actions):
-                            raise SearchError(f"episode {number} of the records has other actions; name another folder")
-                        judge.evaluator.remember(kept, old.loss)
-                        record = old
-                    else:
-                        cached, loss = judge.evaluator.knows(kept), judge.evaluator.loss(kept)
-                        record = Record(
-                            iteration=number,
-                            loss=loss,
-                            difference=loss - full,
-                            beta=actions,
-                            counts=counts.tolist(),
-                            macs=float(task.graph.cost.macs(counts)),
-                            params=float(task.graph.cost.params(counts)),
-                            best=min([loss - full, *(one.best for one in history[-1:])]),
-                            cached=cached,
-                            seconds=round(time.perf_counter() - began, 6),
-                        )
-                        records.append(record)
-                    history.append(record)
-                    clock = time.perf_counter()
-                    if math.isfinite(record.loss):
-                        agent.remember(episode, -record.loss)
-                    if number >= self.warmup and agent.seen:
-                        for _ in episode:
-                            agent.update()
-                    agent_seconds += time.perf_counter() - clock
-                    bar.advance(best=f"{record.best:.4g}")
-        finally:
-            records.close()
-        best = min(history, key=lambda record: record.loss)
-        if not math.isfinite(best.loss):
-            raise SearchError(f"none of {len(history)} networks has a finite loss: look at the data and the limit")
-        work = judge.evaluator.work
+        full_loss = evaluator.full_loss()
+        records.start(task.scores, full_loss)
+        found = run_search(
+            episodes, episodes.kept, evaluator, cost, full_loss, records, task.progress, signed=True, title="amc"
+        )
+        work = evaluator.work
         seconds = {
             "total": time.perf_counter() - started,
-            "agent": agent_seconds,
+            "agent": found.planning,
             "preparing": work.preparing,
             "evaluating": work.evaluating,
         }
-        meta = {"episodes": self.episodes, "difference": best.difference, "evaluations": work.evaluations}
-        return Choice(task.ranking.kept(np.array(best.counts)), history, meta, seconds)
+        meta = {"episodes": self.episodes, "difference": found.difference, "evaluations": work.evaluations}
+        return Choice(found.kept, found.history, meta, seconds)
 
 
-class _Walk:
-    """The environment: one layer after another, each action bounded by what the later ones can make up for."""
+class _Episodes(Sampler):
+    """An agent walks through the layers, again and again; a candidate is the shares that layers kept on one walk.
 
-    def __init__(self, task: Task) -> None:
+    Each action is bounded by what the later layers can make up for.
+    """
+
+    def __init__(self, method: Amc, task: Task, judge: Task) -> None:
         described = layers_of(task.graph)
-        self.layers, self.sizes, self.floors = len(described), task.graph.cost.sizes, task.ranking.floors
-        self.multiple, self.cost = task.multiple_of, task.graph.cost
-        self.bounds = task.limits.bounds(task.graph.cost)
         task.ranking.select(task.limits)  # a limit that cannot be met is refused here
-        self.full = float(self.cost.macs(self.sizes)) or 1.0
+        super().__init__(Space(np.ones(len(described))), Search(pool=method.episodes, iterations=0), task.seed)
+        self.start = []  # not even naive pruning
+        self.method, self.ranking, self.cost, self.judge = method, task.ranking, task.graph.cost, judge
+        self.bounds = task.limits.bounds(self.cost)
+        self.full = float(self.cost.macs(self.cost.sizes)) or 1.0
         self.costs = np.array([layer.cost for layer in described])
-        fixed = np.array(
-            [
-                (number, layer.units, layer.inputs, layer.height, layer.width, layer.stride, layer.kernel, layer.cost)
-                for number, layer in enumerate(described)
-            ],
-            dtype=np.float64,
-        )
+        fixed = np.array([(number, *layer[:-1]) for number, layer in enumerate(described)], dtype=np.float64)
         low, high = fixed.min(0), fixed.max(0)
         self.fixed = (fixed - low) / np.where(high > low, high - low, 1.0)
+        self.agent = Agent(_FEATURES, method.memory * len(described), task.seed)
+        self.episode: list[Transition] = []
 
-    def episode(self, agent: Agent, noise: float | None) -> tuple[list[Transition], NDArray[np.int64]]:
-        """Walk once; `noise` None for actions at random.
+    def kept(self, shares: FloatArray) -> Kept:
+        """The units that the network of an episode keeps."""
+        return self.ranking.kept(np.rint(shares * self.cost.sizes))
 
-        Returns:
-            The transitions with the executed actions, and how many units each group keeps.
-        """
-        counts = self.sizes.copy()
-        states, actions = [], []
-        action = 1.0
-        for layer in range(self.layers):
-            state = self._state(layer, counts, action)
-            wanted = agent.explore() if noise is None else agent.act(state, noise)
+    def _propose(self) -> FloatArray:
+        after = self.asked - 1 - self.method.warmup  # episodes since the warm-up
+        counts = self.cost.sizes.copy()
+        states, actions = [], [1.0]
+        for layer in range(len(counts)):
+            states.append(self._state(layer, counts, actions[-1]))
+            noise = self.method.noise * self.method.decay ** max(after, 0)
+            wanted = self.agent.explore() if after < 0 else self.agent.act(states[-1], noise)
             counts[layer] = self._width(layer, wanted, counts)
-            action = float(counts[layer] / self.sizes[layer])
-            states.append(state)
-            actions.append(action)
-        episode = [
-            Transition(states[n], actions[n], states[min(n + 1, self.layers - 1)], n == self.layers - 1)
-            for n in range(self.layers)
-        ]
-        return episode, counts
+            actions.append(float(counts[layer] / self.cost.sizes[layer]))
+        ends = [False] * (len(counts) - 1) + [True]
+        self.episode = list(map(Transition, states, actions[1:], [*states[1:], states[-1]], ends))
+        return np.array(actions[1:])
+
+    def _learn(self, beta: FloatArray, loss: float) -> None:
+        if math.isfinite(loss):
+            # The reward is no difference from the whole network's loss, which would be rounded.
+            self.agent.remember(self.episode, -self.judge.evaluator.loss(self.kept(beta)))
+        if self.told > self.method.warmup and self.agent.seen:
+            for _ in self.episode:
+                self.agent.update()
 
     def _state(self, layer: int, counts: NDArray[np.int64], action: float) -> NDArray[np.float64]:
         removed = 1 - float(self.cost.macs(counts)) / self.full
@@ -180,35 +139,28 @@ class _Walk:
 
     def _width(self, layer: int, wanted: float, counts: NDArray[np.int64]) -> int:
         """The allowed width nearest to the action, and no wider than the limits leave room for."""
-        floor, size = int(self.floors[layer]), int(self.sizes[layer])
-        widths = sorted({*range(floor, size, self.multiple), size})
+        widths = self.ranking.widths[layer][::-1].tolist()  # rising
         trial = counts.copy()
-        trial[layer + 1 :] = self.floors[layer + 1 :]
+        trial[layer + 1 :] = self.ranking.floors[layer + 1 :]
         low, high = 0, len(widths)  # the narrowest always fits
         while high - low > 1:
             middle = (low + high) // 2
             trial[layer] = widths[middle]
-            if all(bound.holds(trial) for bound in self.bounds):
-                low = middle
-            else:
-                high = middle
-        return min(widths[: low + 1], key=lambda width: abs(width - wanted * size))
+            low, high = (middle, high) if all(bound.holds(trial) for bound in self.bounds) else (low, middle)
+        return int(min(widths[: low + 1], key=lambda width: abs(width - wanted * self.cost.sizes[layer])))
 
 
 def _judge(task: Task, method: Amc) -> Task:
     """The task with the evaluator that gives the reward: of networks as they are cut."""
     samples, how = task.need_labels(), replace(task.evaluation, after="cut")
-    if method.reward == "loss" or not _has_classes(samples):
+    target = samples[0][1]
+    classes = isinstance(target, torch.Tensor) and target.ndim == 0 and not target.is_floating_point()
+    if method.reward == "loss" or not classes:
         return replace(task, evaluation=how)
     if task.dataset is not None and len(task.dataset.val):
         batches = task.dataset.batches("val", 128, limit=task.evaluation.images, seed=task.seed)
         samples = draw(batches, task.evaluation.images, task.seed)
     return replace(task, samples=samples, evaluation=replace(how, loss_fn=top1_error))
-
-
-def _has_classes(samples: Any) -> bool:
-    target = samples[0][1]
-    return isinstance(target, torch.Tensor) and target.ndim == 0 and not target.is_floating_point()
 
 
 def top1_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,31 +18,17 @@ _BATCH = 64  # transitions per update
 _TAU = 0.01  # how far the target networks move at each update
 
 
-@dataclass(frozen=True)
-class Transition:
-    """One step of an episode.
-
-    Attributes:
-        state: before.
-        action: that was executed.
-        after: the state that followed.
-        last: whether the episode ended here.
-    """
+class Transition(NamedTuple):
+    """One step of an episode."""
 
     state: FloatArray
-    action: float
-    after: FloatArray
-    last: bool
+    action: float  # that was executed
+    after: FloatArray  # the state that followed
+    last: bool  # whether the episode ended here
 
 
 class Agent:
-    """Learns which actions lead to high rewards. Small, so it lives on the CPU wherever the network is.
-
-    Args:
-        features: length of a state.
-        memory: transitions remembered.
-        seed: of initial weights, noise and replay.
-    """
+    """Learns which actions lead to high rewards. Small, so it lives on the CPU wherever the network is."""
 
     def __init__(self, features: int, memory: int, seed: int) -> None:
         with torch.random.fork_rng(devices=[]):
@@ -103,13 +89,10 @@ class Agent:
 
 
 def _network(inputs: int, end: nn.Module) -> nn.Sequential:
-    network = nn.Sequential(
-        nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 1), end
-    )
-    last = network[4]
-    assert isinstance(last, nn.Linear)
+    hidden = nn.Linear(inputs, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.ReLU()
+    last = nn.Linear(_HIDDEN, 1)
     nn.init.uniform_(last.weight, -3e-3, 3e-3)  # first actions near the middle, first values near zero
-    return network
+    return nn.Sequential(*hidden, last, end)
 
 
 def _tensor(array: FloatArray) -> Tensor:

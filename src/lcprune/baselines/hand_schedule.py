@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lcprune.baselines.layers import Layer, layers_of
+from lcprune.baselines.layers import layers_of
 from lcprune.errors import BudgetError, ConfigError
 from lcprune.method import Method, methods
 from lcprune.scoring import metrics
+from lcprune.select import Kept
 from lcprune.task import Choice, Task
 
 _BISECTIONS = 40
@@ -44,39 +45,31 @@ class L1Schedule(Method):
 
     def choose(self, task: Task) -> Choice:
         layers = layers_of(task.graph)
-        scores = metrics.score(task.graph, "l1")
-        ranking = task.rank(scores)
-        rates = _rates(layers, self.rates)
-        inner = np.array([layer.coupled <= 1 for layer in layers])
+        ranking = task.rank(metrics.score(task.graph, "l1"))
         bounds = task.limits.bounds(task.graph.cost)
+        sizes = sorted({layer.height * layer.width for layer in layers}, reverse=True)
+        stages = [sizes.index(layer.height * layer.width) for layer in layers]
+        places = np.linspace(0, max(len(sizes) - 1, 1), len(self.rates)) if len(self.rates) > 1 else [0]
+        rates = np.interp(stages, places, self.rates)
+        inner = np.array([layer.coupled <= 1 for layer in layers])
 
-        def counts(factor: float, cut: NDArray[np.bool_]) -> NDArray[np.int64]:
+        def scaled(factor: float, cut: NDArray[np.bool_]) -> Kept:
             keep = np.where(cut, 1 - np.minimum(1, factor * rates), 1.0)
-            shares = dict(zip(task.graph.cost.names, keep.tolist(), strict=True))
-            return np.array([len(units) for units in ranking.schedule(shares)])
+            return ranking.schedule(dict(zip(task.graph.cost.names, keep.tolist(), strict=True)))
+
+        def fits(kept: Kept) -> bool:
+            counts = np.array([len(units) for units in kept])
+            return all(bound.holds(counts) for bound in bounds)
 
         for cut in (inner, np.ones_like(inner)):
-            most = 1 / max(rates[rates > 0].min(), 1e-3)
-            if not all(bound.holds(counts(most, cut)) for bound in bounds):
+            low, high = 0.0, 1 / max(rates[rates > 0].min(), 1e-3)
+            if not fits(scaled(high, cut)):
                 continue
-            low, high = 0.0, most  # the limits hold at `high`
-            for _ in range(_BISECTIONS):
+            for _ in range(_BISECTIONS):  # the limits hold at `high`
                 middle = (low + high) / 2
-                if all(bound.holds(counts(middle, cut)) for bound in bounds):
-                    high = middle
-                else:
-                    low = middle
-            kept = ranking.kept(counts(high, cut))
+                low, high = (low, middle) if fits(scaled(middle, cut)) else (middle, high)
+            kept = scaled(high, cut)
             shares = {g.name: len(units) / g.size for g, units in zip(task.graph.groups, kept, strict=True)}
             return Choice(kept, meta={"factor": high, "schedule": shares})
         ranking.select(task.limits)  # says what can be had, if the limit cannot be met at all
         raise BudgetError(f"rates={self.rates} leave stages whole, so this limit cannot be met; give each stage a rate")
-
-
-def _rates(layers: list[Layer], rates: tuple[float, ...]) -> NDArray[np.float64]:
-    """(groups,) the rate of each layer's stage."""
-    sizes = sorted({layer.height * layer.width for layer in layers}, reverse=True)
-    stage = np.array([sizes.index(layer.height * layer.width) for layer in layers], dtype=np.float64)
-    places = np.linspace(0, max(len(sizes) - 1, 1), len(rates)) if len(rates) > 1 else np.zeros(1)
-    interpolated: NDArray[np.float64] = np.interp(stage, places, rates)
-    return interpolated

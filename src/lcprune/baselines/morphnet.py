@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lcprune.baselines.scales import Scales, scales_of, select_scales
 from lcprune.baselines.training import TaskFeed, TrainingOptions, train
+from lcprune.baselines.units import Scales
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
+from lcprune.select import Bound
 from lcprune.task import Choice, Task
 
 logger = logging.getLogger("lcprune")
@@ -63,9 +64,8 @@ class MorphNet(TrainingOptions, Method):
             raise ConfigError(f"{self}: trainings from 1 on, tolerance between 0 and 1, threshold above 0")
 
     def choose(self, task: Task) -> Choice:
-        untrained = scales_of(task.graph, task.graph.model, "morphnet")
-        # A limit that cannot be met is refused before any training.
-        select_scales(task, untrained)
+        untrained = Scales.of(task.graph, task.graph.model, self.name)
+        untrained.select(task)  # a limit that cannot be met is refused before any training
         bound = min(task.limits.bounds(task.graph.cost), key=lambda bound: bound.value / bound.full)
         steps = self.epochs * TaskFeed(task, self.batch_size).steps
         sizes = task.graph.cost.sizes
@@ -76,8 +76,8 @@ class MorphNet(TrainingOptions, Method):
         tried: list[dict[str, Any]] = []
         best: tuple[float, nn.Module, Scales] | None = None
         for number in range(1, self.trainings + 1):
-            model, scales = _shrink(task, self, bound, strength, f"morphnet-{number:02d}")
-            cost = float(bound.cost(_on(scales, sizes, self.threshold)))
+            model, scales = self._shrink(task, bound, strength, f"{self.name}-{number:02d}")
+            cost = float(bound.cost(self._on(scales, sizes)))
             logger.info("morphnet: lambda %.3g gives %s", strength / bound.full, bound.describe(cost))
             tried.append({"strength": strength, "lambda": strength / bound.full, "cost": cost})
             distance = abs(math.log(max(cost, 1e-9 * bound.full) / bound.value))
@@ -85,54 +85,46 @@ class MorphNet(TrainingOptions, Method):
                 best = distance, model, scales
             if (1 - self.tolerance) * bound.value <= cost <= bound.value:
                 break
-            if cost > bound.value:
-                weak = strength
+            weak, strong = (strength, strong) if cost > bound.value else (weak, strength)
+            if weak and strong:
+                strength = math.sqrt(weak * strong)
             else:
-                strong = strength
-            strength = _next(weak, strong)
+                strength = strength * _WIDER if weak else strength / _WIDER
         assert best is not None
         _, model, scales = best
-        kept = select_scales(task, scales)
-        return Choice(kept, meta={"trainings": len(tried), "tried": tried, "epochs": self.epochs}, model=model)
+        return Choice(
+            scales.select(task), meta={"trainings": len(tried), "tried": tried, "epochs": self.epochs}, model=model
+        )
+
+    def _shrink(self, task: Task, bound: Bound, strength: float, name: str) -> tuple[nn.Module, Scales]:
+        """One training from the network's own weights."""
+        model = copy.deepcopy(task.graph.model)
+        scales = Scales.of(task.graph, model, self.name)
+        sizes = task.graph.cost.sizes
+        weights = torch.zeros(len(sizes), device=scales.all[0].device)
+
+        def weigh() -> None:
+            weights.copy_(torch.from_numpy(_marginal(bound, self._on(scales, sizes))))
+
+        def penalty() -> Tensor:
+            sums = [scales.largest(g).sum() if own else weights.new_zeros(()) for g, own in enumerate(scales.groups)]
+            return strength * (weights * torch.stack(sums)).sum()
+
+        weigh()
+        # Lambda is part of what a checkpoint belongs to.
+        train(task, model, replace(self, strength=strength), name, penalty, weigh)
+        return model, scales
+
+    def _on(self, scales: Scales, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(groups,) units that are on; at least one, since a network without a layer is none."""
+        counts = [
+            np.sum(array > self.threshold) if array.size else size
+            for array, size in zip(scales.numbers(), sizes, strict=True)
+        ]
+        return np.maximum(np.array(counts, dtype=np.int64), 1)
 
 
-def _shrink(task: Task, method: MorphNet, bound: Any, strength: float, name: str) -> tuple[nn.Module, Scales]:
-    """One training from the network's own weights."""
-    model = copy.deepcopy(task.graph.model)
-    scales = scales_of(task.graph, model, "morphnet")
-    sizes = task.graph.cost.sizes
-    weights = torch.zeros(len(sizes), device=scales.all[0].device)
-
-    def weigh() -> None:
-        weights.copy_(torch.from_numpy(_marginal(bound, _on(scales, sizes, method.threshold))))
-
-    def penalty() -> Tensor:
-        sums = [scales.largest(g).sum() if parts else weights.new_zeros(()) for g, parts in enumerate(scales.groups)]
-        return strength * (weights * torch.stack(sums)).sum()
-
-    weigh()
-    # Lambda is part of what a checkpoint belongs to.
-    train(task, model, replace(method, strength=strength), name, penalty, weigh)
-    return model, scales
-
-
-def _marginal(bound: Any, on: NDArray[np.int64]) -> NDArray[np.float64]:
+def _marginal(bound: Bound, on: NDArray[np.int64]) -> NDArray[np.float64]:
     """(groups,) what the last unit of each group costs, as a share of the whole network."""
-    here = float(bound.cost(on))
-    one_less = [np.where(np.arange(len(on)) == group, np.maximum(on - 1, 0), on) for group in range(len(on))]
-    return np.array([here - float(bound.cost(counts)) for counts in one_less]) / bound.full
-
-
-def _on(scales: Scales, sizes: NDArray[np.int64], threshold: float) -> NDArray[np.int64]:
-    """(groups,) units that are on; at least one, since a network without a layer is none."""
-    counts = [
-        int((array > threshold).sum()) if array.size else size
-        for array, size in zip(scales.numbers(), sizes.tolist(), strict=True)
-    ]
-    return np.maximum(np.array(counts, dtype=np.int64), 1)
-
-
-def _next(weak: float | None, strong: float | None) -> float:
-    if weak is not None and strong is not None:
-        return math.sqrt(weak * strong)
-    return weak * _WIDER if weak is not None else (strong or 1.0) / _WIDER
+    one_less = np.maximum(on - np.eye(len(on), dtype=np.int64), 0)
+    return np.asarray(bound.cost(on) - bound.cost(one_less)) / bound.full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from lcprune.graph.channel_graph import Group
 from lcprune.scoring.passes import evaluating
 
 FloatArray = NDArray[np.float64]
+Seen = tuple[FloatArray, FloatArray]
 
 _RIDGE = 1e-4  # of the mean square of the inputs: keeps nearly equal channels from cancelling each other
 _MOST_NUMBERS = 2**23  # in one matrix of contributions; rows beyond are left out
@@ -24,11 +26,13 @@ _MOST_NUMBERS = 2**23  # in one matrix of contributions; rows beyond are left ou
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """A convolution or linear layer that reads a group.
+    """A convolution or linear layer that reads a group, in the network whose weights are changed.
+
+    What it sees are `Seen`: (rows, channels, k) inputs, and the (rows, out) outputs that it should give.
 
     Attributes:
         name: of the layer.
-        layer: it, in the network whose weights are changed.
+        layer: it.
         index: (units, k) the input channels that belong to each unit.
     """
 
@@ -36,24 +40,16 @@ class Reader:
     layer: nn.Conv2d | nn.Linear
     index: NDArray[np.int64]
 
-    def contributions(self, patches: FloatArray, outputs: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What each unit adds to each output, and what all of them together should.
-
-        Args:
-            patches: (rows, channels, k) inputs.
-            outputs: (rows, out) what the layer should give.
-
-        Returns:
-            (rows * out, units) and (rows * out,).
-        """
+    def contributions(self, seen: Seen) -> Seen:
+        """What each unit adds to each output, (rows * out, units), and what all should add together, (rows * out,)."""
         weight = self._weight()
-        rows = max(1, min(len(patches), _MOST_NUMBERS // (weight.shape[0] * weight.shape[1])))
-        parts = np.einsum("sik,oik->soi", patches[:rows], weight, optimize=True)
+        rows = max(1, _MOST_NUMBERS // (weight.shape[0] * weight.shape[1]))
+        patches, outputs = (part[:rows] for part in seen)
+        parts = np.einsum("sik,oik->soi", patches, weight, optimize=True)
         mine = parts[:, :, self.index[:, 0]] if self.index.shape[1] == 1 else parts[:, :, self.index].sum(3)
-        wanted = self._wanted(patches[:rows], outputs[:rows], weight)
-        return mine.reshape(-1, len(self.index)), wanted.reshape(-1)
+        return mine.reshape(-1, len(self.index)), self._wanted(patches, outputs, weight).reshape(-1)
 
-    def refit(self, seen: tuple[FloatArray, FloatArray], kept: NDArray[np.int64]) -> None:
+    def refit(self, seen: Seen, kept: NDArray[np.int64]) -> None:
         """Give the kept units' columns the weights that reconstruct the outputs best; zero the others'."""
         patches, outputs = seen
         weight = self._weight()
@@ -73,8 +69,8 @@ class Reader:
     def _weight(self) -> FloatArray:
         """(out, channels, k)."""
         weight = self.layer.weight.detach().double().cpu()
-        numbers: FloatArray = weight.flatten(2).numpy() if weight.ndim > 2 else weight[:, :, None].numpy()
-        return numbers.copy()
+        numbers: FloatArray = weight.view(*weight.shape[:2], -1).numpy().copy()
+        return numbers
 
     def _wanted(self, patches: FloatArray, outputs: FloatArray, weight: FloatArray) -> FloatArray:
         """The outputs without the bias and without what other groups add."""
@@ -93,12 +89,9 @@ def readers_of(model: nn.Module, group: Group) -> list[Reader]:
     found = []
     for member in group.members:
         name, _, leaf = member.weight.rpartition(".")
-        layer = modules[name]
-        plain = type(layer) is nn.Linear or (
-            type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
-        )
-        if member.role == "in" and leaf == "weight" and member.dim == 1 and plain:
-            assert isinstance(layer, (nn.Conv2d, nn.Linear))
+        layer: Any = modules[name]
+        plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
+        if member.role == "in" and leaf == "weight" and member.dim == 1 and (plain or type(layer) is nn.Linear):
             found.append(Reader(name, layer, member.index))
     return found
 
@@ -111,34 +104,24 @@ def watch(
     batches: Sequence[tuple[Any, Any]],
     points: int,
     seed: int,
-) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """What the readers get in `model`, and what they gave in the original network, at the same random places.
+) -> dict[str, Seen]:
+    """By layer, what the readers get in `model` and gave in the original network, at the same random places."""
 
-    Returns:
-        Layer name -> ((rows, channels, k) inputs, (rows, out) outputs).
-    """
-    names = {reader.name for reader in readers}
-    inputs: dict[str, list[Tensor]] = {name: [] for name in names}
-    outputs: dict[str, list[Tensor]] = {name: [] for name in names}
+    def look(of: Any, parts: list[Tensor], generator: torch.Generator, layer: Any, args: Any, output: Tensor) -> None:
+        flat = of(layer, args[0], output)
+        drawn = torch.randint(flat.shape[1], (min(points, flat.shape[1]),), generator=generator)
+        parts.append(flat[:, drawn.to(output.device)].flatten(0, 1).cpu())
 
-    def hook(name: str, patches: bool) -> Any:
+    seen: list[dict[str, list[Tensor]]] = []
+    for network, of in ((model, _patches), (original, _outputs)):
+        seen.append({reader.name: [] for reader in readers})
         # Both networks draw from generators in the same state, so that they look at the same places.
-        generator = torch.Generator().manual_seed(seed)
-
-        def look(layer: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
-            places = output[0, 0].numel() if isinstance(layer, nn.Conv2d) else output[0, ..., 0].numel()
-            drawn = torch.randint(places, (min(points, places),), generator=generator).to(output.device)
-            if patches:
-                inputs[name].append(_patches(layer, args[0])[:, drawn].flatten(0, 1).cpu())
-            else:
-                flat = output.flatten(2).transpose(1, 2) if isinstance(layer, nn.Conv2d) else _rows(output)
-                outputs[name].append(flat[:, drawn].flatten(0, 1).cpu())
-
-        return look
-
-    for network, patches in ((original, False), (model, True)):
-        modules = dict(network.named_modules())
-        handles = [modules[name].register_forward_hook(hook(name, patches)) for name in sorted(names)]
+        handles = [
+            network.get_submodule(name).register_forward_hook(
+                functools.partial(look, of, parts, torch.Generator().manual_seed(seed))
+            )
+            for name, parts in seen[-1].items()
+        ]
         try:
             with evaluating(network):
                 for batch, _ in batches:
@@ -146,30 +129,23 @@ def watch(
         finally:
             for handle in handles:
                 handle.remove()
-    return {name: (_numbers(inputs[name]), _numbers(outputs[name])) for name in names}
+    inputs, outputs = ({name: torch.cat(parts).double().numpy() for name, parts in own.items()} for own in seen)
+    return {name: (inputs[name], outputs[name]) for name in inputs}
 
 
-def _patches(layer: nn.Conv2d | nn.Linear, batch: Tensor) -> Tensor:
-    """(images, places, channels, k)."""
+def _patches(layer: nn.Conv2d | nn.Linear, batch: Tensor, _: Tensor) -> Tensor:
+    """What a layer's outputs are made of, (images, places, channels, k)."""
     if isinstance(layer, nn.Linear):
-        return _rows(batch)[..., None]
+        return batch.reshape(batch.shape[0], -1, batch.shape[-1], 1)
     padding = layer.padding
     if isinstance(padding, str):  # "same" pads more at the end where the kernel is even
-        total = [
-            d * (k - 1) if padding == "same" else 0 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)
-        ]
-        batch = functional.pad(
-            batch, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2)
-        )
-        padding = (0, 0)
+        batch, padding = functional.pad(batch, layer._reversed_padding_repeated_twice), (0, 0)
     columns = functional.unfold(batch, layer.kernel_size, layer.dilation, padding, layer.stride)
     return columns.transpose(1, 2).unflatten(2, (batch.shape[1], -1))
 
 
-def _rows(batch: Tensor) -> Tensor:
-    return batch.reshape(batch.shape[0], -1, batch.shape[-1])
-
-
-def _numbers(parts: list[Tensor]) -> FloatArray:
-    numbers: FloatArray = torch.cat(parts).double().numpy()
-    return numbers
+def _outputs(layer: nn.Conv2d | nn.Linear, _: Tensor, output: Tensor) -> Tensor:
+    """A layer's outputs, (images, places, channels)."""
+    if isinstance(layer, nn.Linear):
+        return output.reshape(output.shape[0], -1, output.shape[-1])
+    return output.flatten(2).transpose(1, 2)

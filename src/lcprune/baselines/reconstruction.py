@@ -14,13 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lcprune.baselines.readers import Reader, readers_of, watch
+from lcprune.baselines.readers import FloatArray, readers_of, watch
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.progress import Progress
 from lcprune.task import Choice, Task
-
-FloatArray = NDArray[np.float64]
 
 _SWEEPS, _HALVINGS = 50, 30
 _SETTLED = 1e-4  # of coefficients that are 1 where nothing is penalised
@@ -45,8 +43,9 @@ class Reconstruction(Method):
         if self.images < 1 or self.points < 1:
             raise ConfigError(f"images={self.images} and points={self.points} must be at least 1")
 
+    @staticmethod
     @abstractmethod
-    def select(self, gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
+    def select(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
         """The units of a group that stay; arguments are those of `lasso`."""
 
     @property
@@ -67,27 +66,21 @@ class Reconstruction(Method):
         with Progress("reconstruct", total=len(graph.groups), enabled=task.progress) as bar:
             for position, group in enumerate(graph.groups):
                 bar.advance(layer=group.name)
-                if len(kept[position]) == group.size:
-                    continue
                 readers = readers_of(model, group)
-                if readers:
-                    seen = watch(readers, graph.model, model, batches, self.points, task.seed)
-                    gram, product = _normal(readers, seen, group.size)
-                    kept[position] = np.sort(self.select(gram, product, len(kept[position])))
-                    reconstructed += 1
+                if len(kept[position]) == group.size or not readers:
+                    continue
+                seen = watch(readers, graph.model, model, batches, self.points, task.seed)
+                # Z'Z and Z'y of all readers: column u of Z is what unit u adds to their outputs, y what all should add.
+                gram, product = np.zeros((group.size, group.size)), np.zeros(group.size)
+                for reader in readers:
+                    parts, wanted = reader.contributions(seen[reader.name])
+                    gram += parts.T @ parts
+                    product += parts.T @ wanted
+                kept[position] = np.sort(self.select(gram, product, len(kept[position])))
+                reconstructed += 1
                 for reader in readers:
                     reader.refit(seen[reader.name], kept[position])
         return Choice(kept, meta={"images": len(chosen), "reconstructed": reconstructed}, model=model)
-
-
-def _normal(readers: list[Reader], seen: dict[str, tuple[FloatArray, FloatArray]], size: int) -> tuple[FloatArray, ...]:
-    """Z'Z and Z'y of all readers, where column u of Z is what unit u adds to the outputs and y what all should give."""
-    gram, product = np.zeros((size, size)), np.zeros(size)
-    for reader in readers:
-        parts, wanted = reader.contributions(*seen[reader.name])
-        gram += parts.T @ parts
-        product += parts.T @ wanted
-    return gram, product
 
 
 def lasso(gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
@@ -162,8 +155,7 @@ class ChannelLasso(Reconstruction):
     Published: ResNet-56 on CIFAR-10, 92.8 -> 91.8 at 62.7 M MACs (50 %), as the LcP paper quotes it.
     """
 
-    def select(self, gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
-        return lasso(gram, product, count)
+    select = staticmethod(lasso)
 
 
 @methods.register("thinet", needs_data=True)
@@ -176,5 +168,4 @@ class ThiNet(Reconstruction):
     Published: no ResNet-56 (ResNet-50 on ImageNet, 72.88 -> 72.04 at 63 % of the MACs, as the LcP paper quotes it).
     """
 
-    def select(self, gram: FloatArray, product: FloatArray, count: int) -> NDArray[np.int64]:
-        return greedy(gram, product, count)
+    select = staticmethod(greedy)

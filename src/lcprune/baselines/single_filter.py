@@ -9,6 +9,7 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.baselines.checkpoints import Checkpoint
-from lcprune.baselines.training import TaskFeed, TrainingOptions, optimizer_of, take_step, training_mode
+from lcprune.baselines.training import (
+    Checkpoint,
+    TaskFeed,
+    TrainingOptions,
+    optimizer_of,
+    take_step,
+    training_mode,
+)
 from lcprune.baselines.units import put_back, zero_units
 from lcprune.errors import ConfigError, TuneError
 from lcprune.method import Method, methods
@@ -71,23 +78,44 @@ class SingleFilter(Method):
     def choose(self, task: Task) -> Choice:
         walk = _Walk(task)
         model = copy.deepcopy(task.graph.model).eval()
-        checkpoint = Checkpoint(task, "single-filter", {**asdict(self), "criterion": self.criterion})
-        rounds, notes = checkpoint.load(model)
-        walk.removed = [(int(group), int(unit)) for group, unit in notes]
-        stream = _Stream(TaskFeed(task, self.batch_size))
+        checkpoint = Checkpoint(task, "single-filter", model, {}, {**asdict(self), "criterion": self.criterion})
+        rounds, removed = checkpoint.load()
+        walk.removed = [(int(group), int(unit)) for group, unit in removed]
+        batches = TaskFeed(task, self.batch_size).from_step(rounds * self.tune_steps)
         with Progress("single filter", enabled=task.progress) as bar:
             bar.advance(rounds)
             while not walk.done:
-                walk.remove(_scores(self, task, model, walk, rounds), self.step)
+                walk.remove(self._scores(task, model, walk.kept(), rounds), self.step)
                 plan = task.graph.plan(walk.kept())
                 smaller = plan.apply(model)
-                _tune(task, smaller, self, stream.after(rounds * self.tune_steps), rounds)
+                self._tune(task, smaller, batches, rounds)
                 put_back(model, smaller, plan)
                 rounds += 1
-                checkpoint.save(model, None, rounds, [list(pair) for pair in walk.removed], last=walk.done)
+                checkpoint.save(rounds, walk.done, walk.removed)
                 bar.advance(removed=len(walk.removed), cost=walk.cost())
         meta = {"criterion": self.criterion, "rounds": rounds, "step": self.step, "tune_steps": self.tune_steps}
         return Choice(walk.kept(), meta=meta, model=model)
+
+    def _scores(self, task: Task, model: nn.Module, kept: Kept, rounds: int) -> list[NDArray[np.float64]]:
+        """The criterion on the network as it is now: full size, removed units at zero."""
+        samples = task.need_labels()
+        chosen = np.random.default_rng((task.seed, rounds)).permutation(len(samples))[: self.images]
+        few = replace(task, samples=[samples[index] for index in np.sort(chosen)])
+        silent = copy.deepcopy(model)
+        zero_units(task.graph, silent, kept)
+        scores = metrics.score(replace(task.graph, model=silent), self.criterion, few.batches, task.loss_fn)
+        return metrics.l2_normalised(scores) if self.normalised else scores
+
+    def _tune(self, task: Task, model: nn.Module, batches: Iterator[Any], rounds: int) -> None:
+        if not self.tune_steps:
+            return
+        optimizer = optimizer_of(model, TrainingOptions(lr=self.lr, weight_decay=_DECAY))
+        with training_mode(model):
+            for step, batch in enumerate(islice(batches, self.tune_steps)):
+                torch.manual_seed(mix(task.seed, rounds, step, 2))  # dropout
+                loss = float(take_step(model, batch, optimizer, task.loss_fn))
+                if not math.isfinite(loss):
+                    raise TuneError(f"single filter: the loss is {loss} in round {rounds + 1}; a lower lr may help")
 
 
 @methods.register("single_filter_fisher", needs_data=True)
@@ -108,111 +136,49 @@ class _Walk:
     """Units in the order of their removal; widths that `multiple_of` does not allow are rounded up."""
 
     def __init__(self, task: Task) -> None:
+        self.task, self.sizes = task, task.graph.cost.sizes
         self.bounds = task.limits.bounds(task.graph.cost)
-        self.sizes = task.graph.cost.sizes
         blank = task.rank([np.zeros(size) for size in self.sizes])
         blank.select(task.limits)  # a limit that cannot be met is refused before anything is tuned
-        self.floors, self.multiple = blank.floors, task.multiple_of
-        self.removed: list[tuple[int, int]] = []
+        self.floors = blank.floors
+        self.removed: list[tuple[int, int]] = []  # groups and units
 
     @property
     def done(self) -> bool:
-        return self._hold(self._counts())
+        """Whether the limits hold."""
+        return all(bound.holds(self._widths()) for bound in self.bounds)
 
     def cost(self) -> str:
         """For the progress bar."""
-        return self.bounds[0].describe(float(self.bounds[0].cost(self._widths(self._counts()))))
-
-    def alive(self) -> list[NDArray[np.bool_]]:
-        """Per group, which units have not had their turn."""
-        alive = [np.ones(size, dtype=bool) for size in self.sizes]
-        for group, unit in self.removed:
-            alive[group][unit] = False
-        return alive
+        return self.bounds[0].describe(float(self.bounds[0].cost(self._widths())))
 
     def kept(self) -> Kept:
         """The units that stay: those alive, and the last removed up to an allowed width."""
-        kept = []
-        for group, (alive, width) in enumerate(zip(self.alive(), self._widths(self._counts()), strict=True)):
-            late = [unit for own, unit in reversed(self.removed) if own == group][: width - int(alive.sum())]
-            kept.append(np.sort(np.concatenate([np.flatnonzero(alive), np.array(late, dtype=np.int64)])))
-        return kept
+        return self.task.rank(self._turns()).kept(self._widths())
 
     def remove(self, scores: list[NDArray[np.float64]], units: int) -> None:
         """Remove the lowest units above the floors, until the limits hold."""
-        alive = [np.flatnonzero(alive) for alive in self.alive()]
-        group = np.repeat(np.arange(len(alive)), [len(own) for own in alive])
-        unit = np.concatenate(alive)
-        order = np.lexsort((unit, group, np.concatenate([s[own] for s, own in zip(scores, alive, strict=True)])))
-        counts = self._counts()
-        for place in order:
-            if counts[group[place]] <= self.floors[group[place]]:
-                continue
-            self.removed.append((int(group[place]), int(unit[place])))
-            counts[group[place]] -= 1
-            units -= 1
-            if units == 0 or self._hold(counts):
-                return
-        raise AssertionError("the limits hold at the floors")
+        alive = [np.flatnonzero(turns == len(self.removed)) for turns in self._turns()]
+        left = [len(own) for own in alive]
+        groups, numbers = np.repeat(np.arange(len(alive)), left), np.concatenate(alive)
+        order = np.lexsort((numbers, groups, np.concatenate([s[own] for s, own in zip(scores, alive, strict=True)])))
+        for group, unit in zip(groups[order].tolist(), numbers[order].tolist(), strict=True):
+            if left[group] > self.floors[group]:
+                self.removed.append((group, unit))
+                left[group] -= 1
+                units -= 1
+                if units == 0 or self.done:
+                    return
 
-    def _counts(self) -> NDArray[np.int64]:
-        """Units of each group that have not had their turn."""
-        gone = np.bincount([group for group, _ in self.removed], minlength=len(self.sizes))
-        return np.asarray(self.sizes - gone, dtype=np.int64)
+    def _turns(self) -> list[NDArray[np.float64]]:
+        """(units,) per group, when each had its turn; those alive have the last."""
+        turns = [np.full(size, float(len(self.removed))) for size in self.sizes]
+        for turn, (group, unit) in enumerate(self.removed):
+            turns[group][unit] = turn
+        return turns
 
-    def _widths(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        rounded = np.minimum(-(-counts // self.multiple) * self.multiple, self.sizes)
-        return np.maximum(rounded, self.floors)
-
-    def _hold(self, counts: NDArray[np.int64]) -> bool:
-        widths = self._widths(counts)
-        return all(bound.holds(widths) for bound in self.bounds)
-
-
-class _Stream:
-    """Training batches one after another, epoch after epoch."""
-
-    def __init__(self, feed: TaskFeed) -> None:
-        self.feed, self.place = feed, -1
-        self.rest: Iterator[Any] = iter(())
-
-    def after(self, steps: int) -> Iterator[Any]:
-        """Batches from the given step on; going on where the last call stopped costs nothing."""
-        if self.place != steps:
-            self.rest = self._from(steps)
-        self.place = steps
-        for batch in self.rest:
-            self.place += 1
-            yield batch
-
-    def _from(self, steps: int) -> Iterator[Any]:
-        epoch, skip = divmod(steps, self.feed.steps)
-        while True:
-            for number, batch in enumerate(self.feed.epoch(epoch)):
-                if number >= skip:
-                    yield batch
-            epoch, skip = epoch + 1, 0
-
-
-def _scores(method: SingleFilter, task: Task, model: nn.Module, walk: _Walk, rounds: int) -> list[NDArray[np.float64]]:
-    """The criterion on the network as it is now: full size, removed units at zero."""
-    samples = task.need_labels()
-    chosen = np.random.default_rng((task.seed, rounds)).permutation(len(samples))[: method.images]
-    few = replace(task, samples=[samples[index] for index in np.sort(chosen)])
-    silent = copy.deepcopy(model)
-    gone = [np.setdiff1d(np.arange(size), units) for size, units in zip(walk.sizes, walk.kept(), strict=True)]
-    zero_units(task.graph, silent, gone)
-    scores = metrics.score(replace(task.graph, model=silent), method.criterion, few.batches, task.loss_fn)
-    return metrics.l2_normalised(scores) if method.normalised else scores
-
-
-def _tune(task: Task, model: nn.Module, method: SingleFilter, batches: Iterator[Any], rounds: int) -> None:
-    if not method.tune_steps:
-        return
-    optimizer = optimizer_of(model, TrainingOptions(lr=method.lr, weight_decay=_DECAY))
-    with training_mode(model):
-        for step, batch in zip(range(method.tune_steps), batches, strict=False):
-            torch.manual_seed(mix(task.seed, rounds, step, 2))  # dropout
-            loss = float(take_step(model, batch, optimizer, task.loss_fn))
-            if not math.isfinite(loss):
-                raise TuneError(f"single filter: the loss is {loss} in round {rounds + 1}; a lower lr may help")
+    def _widths(self) -> NDArray[np.int64]:
+        """Units of each group that have not had their turn, rounded up to an allowed width."""
+        counts = self.sizes - np.bincount([group for group, _ in self.removed], minlength=len(self.sizes))
+        rounded = np.minimum(-(-counts // self.task.multiple_of) * self.task.multiple_of, self.sizes)
+        return np.asarray(np.maximum(rounded, self.floors), dtype=np.int64)

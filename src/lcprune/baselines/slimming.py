@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lcprune.baselines.scales import scales_of, select_scales
 from lcprune.baselines.training import TaskFeed, TrainingOptions, train
+from lcprune.baselines.units import Scales
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.task import Choice, Task
@@ -43,14 +43,13 @@ class Slimming(TrainingOptions, Method):
 
     def choose(self, task: Task) -> Choice:
         model = copy.deepcopy(task.graph.model)
-        scales = scales_of(task.graph, model, "slimming")
-        select_scales(task, scales)  # a limit that cannot be met is refused before the training
+        scales = Scales.of(task.graph, model, self.name)
+        scales.select(task)  # a limit that cannot be met is refused before the training
         steps = self.epochs * TaskFeed(task, self.batch_size).steps
         strength = self.strength or 1 / self.travel(steps)
 
         def penalty() -> Tensor:
             return strength * torch.stack([scale.abs().sum() for scale in scales.all]).sum()
 
-        train(task, model, self, "slimming", penalty)
-        kept = select_scales(task, scales)
-        return Choice(kept, meta={"strength": strength, "epochs": self.epochs}, model=model)
+        train(task, model, self, self.name, penalty)
+        return Choice(scales.select(task), meta={"strength": strength, "epochs": self.epochs}, model=model)

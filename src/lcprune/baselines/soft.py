@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from lcprune.baselines.training import TrainingOptions, train
 from lcprune.baselines.units import zero_units
 from lcprune.batches import collate
@@ -50,18 +48,13 @@ class Soft(TrainingOptions, Method):
         model = copy.deepcopy(task.graph.model)
         graph = replace(task.graph, model=model)
 
-        def shortest_go() -> Kept:
-            lengths = metrics.score(graph, "l2_norm")
-            return task.rank(lengths).uniform(task.limits)
-
-        def zero(*roles: str) -> Kept:
-            kept = shortest_go()
-            gone = [np.setdiff1d(np.arange(g.size), units) for g, units in zip(graph.groups, kept, strict=True)]
-            zero_units(graph, model, gone, roles)
+        def shortest_go(*roles: str) -> Kept:
+            kept = task.rank(metrics.score(graph, "l2_norm")).uniform(task.limits)
+            zero_units(graph, model, kept, roles)
             return kept
 
         shortest_go()  # a limit that cannot be met is refused before the training
-        train(task, model, self, "soft", after_epoch=lambda: zero("out"), clip=self.clip)
-        kept = zero("out", "along")
+        train(task, model, self, self.name, after_epoch=lambda: shortest_go("out"), clip=self.clip)
+        kept = shortest_go("out", "along")
         renew_statistics(model, collate(task.need_labels(), 128, next(model.parameters()).device))
         return Choice(kept, meta={"epochs": self.epochs}, model=model)

@@ -1,14 +1,15 @@
 """Training inside a method: the plain SGD loop of the baselines that change weights while they choose units.
 
 Where the images given to `prune` come from a `lcprune.data` set, its whole training split is used, with its
-augmentation; otherwise the drawn images are. A penalty can join the loss, and a function can change weights after each
-epoch. What a step does depends on the seed and its place alone, so a stopped training goes on as if it had not been.
+augmentation; otherwise the drawn images are. What a step does depends on the seed and its place alone, so a stopped
+training goes on as if it had not been.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,12 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lcprune.baselines.checkpoints import Checkpoint
 from lcprune.batches import call, collate
 from lcprune.errors import ConfigError, TuneError
 from lcprune.progress import Progress
 from lcprune.task import Task
+from lcprune.tune import checkpoint
+from lcprune.tune.checkpoint import Place
 from lcprune.tune.feed import Feed, make_feed, mix
+
+SECONDS = 20.0  # least time between two writes of the same checkpoint
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,7 @@ class TrainingOptions:
 
 
 class TaskFeed:
-    """Batches for training, the same ones for the same seed and epoch.
-
-    Args:
-        task: says where images come from.
-        batch_size: images per step; a last, smaller batch is left out.
-    """
+    """Batches for training, the same ones for the same seed and epoch; a last, smaller batch is left out."""
 
     def __init__(self, task: Task, batch_size: int) -> None:
         self.seed = task.seed
@@ -70,11 +69,11 @@ class TaskFeed:
         if task.dataset is not None:
             self.source = make_feed(task.dataset, batch_size, True, task.seed, self.device)
             self.images, self.batch, self.steps = len(task.dataset.train), self.source.batch, self.source.steps
-            return
-        samples = task.need_labels()
-        self.whole = collate(samples, len(samples), self.device)[0]
-        self.images, self.batch = self.whole.size, min(batch_size, self.whole.size)
-        self.steps = self.images // self.batch
+        else:
+            samples = task.need_labels()
+            [self.whole] = collate(samples, len(samples), self.device)
+            self.images, self.batch = self.whole.size, min(batch_size, self.whole.size)
+            self.steps = self.images // self.batch
 
     def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         """(inputs, target) batches of one epoch; one epoch at a time."""
@@ -84,12 +83,49 @@ class TaskFeed:
                 self.source.advance()
                 yield self.source.fetch()
                 self.source.cursor.add_(1)
-            return
-        shuffled = np.random.default_rng(mix(self.seed, number)).permutation(self.images)
-        order = torch.from_numpy(shuffled).to(self.device)
-        for step in range(self.steps):
-            index = order[step * self.batch : (step + 1) * self.batch]
-            yield pytree.tree_map(lambda leaf, index=index: leaf[index], (self.whole.inputs, self.whole.target))
+        else:
+            shuffled = np.random.default_rng(mix(self.seed, number)).permutation(self.images)
+            for index in torch.from_numpy(shuffled).to(self.device).split(self.batch)[: self.steps]:
+                yield pytree.tree_map(lambda leaf, index=index: leaf[index], (self.whole.inputs, self.whole.target))
+
+    def from_step(self, step: int) -> Iterator[tuple[Any, Any]]:
+        """Batches without end, epoch after epoch, from a step on."""
+        epoch, skip = divmod(step, self.steps)
+        while True:
+            for number, batch in enumerate(self.epoch(epoch)):
+                if number >= skip:
+                    yield batch
+            epoch, skip = epoch + 1, 0
+
+
+class Checkpoint:
+    """Weights, `extra` tensors and a little JSON, in a file of the task's folder; without a folder nothing is kept.
+
+    The `settings` must be the same when the task goes on, beside what the task itself says.
+    """
+
+    def __init__(
+        self, task: Task, name: str, model: nn.Module, extra: Mapping[str, Tensor], settings: Mapping[str, Any]
+    ) -> None:
+        self.path = None if task.records is None else task.records.with_name(f"{name}.safetensors")
+        self.model, self.extra = model, extra
+        self.identity = {} if self.path is None else task.config(**settings)
+        self.written = time.monotonic()
+        if self.path is not None and self.path.exists() and not task.resume:
+            raise ConfigError(f"{self.path} exists already; pass resume=True to go on from it, or name another folder")
+
+    def load(self) -> tuple[int, list[Any]]:
+        """Read the file, if there is one, into the live tensors; how many rounds were done, and the notes on them."""
+        if self.path is None or not self.path.exists():
+            return 0, []
+        place = checkpoint.load(self.path, self.model, self.extra, self.identity)
+        return place.epoch, place.history
+
+    def save(self, done: int, last: bool, notes: Sequence[Any] = ()) -> None:
+        """Write the file, if it is the last time or the last time is long ago."""
+        if self.path is not None and (last or time.monotonic() - self.written >= SECONDS):
+            checkpoint.save(self.path, self.model, self.extra, Place(done, history=list(notes)), self.identity)
+            self.written = time.monotonic()
 
 
 def optimizer_of(model: nn.Module, settings: TrainingOptions) -> torch.optim.SGD:
@@ -97,13 +133,8 @@ def optimizer_of(model: nn.Module, settings: TrainingOptions) -> torch.optim.SGD
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise TuneError("no parameter of the network wants a gradient: this method trains, and there is nothing to")
-    optimizer = torch.optim.SGD(
-        trained,
-        lr=settings.lr,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        nesterov=settings.momentum > 0,
-    )
+    lr, momentum, decay = settings.lr, settings.momentum, settings.weight_decay
+    optimizer = torch.optim.SGD(trained, lr, momentum, weight_decay=decay, nesterov=momentum > 0)
     for parameter in trained:
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
@@ -137,22 +168,15 @@ def train(
     after_epoch: Callable[[], object] | None = None,
     clip: float | None = None,
 ) -> None:
-    """Train a network, in place.
+    """Train a copy of the task's network, in place; `name` is unique in the task, and that of the checkpoint.
 
-    Args:
-        task: gives images, loss, seed, and the folder for checkpoints.
-        model: a copy of the task's network.
-        settings: how long and how fast.
-        name: of this training, unique in the task; also of its checkpoint.
-        penalty: added to the loss at each step.
-        after_epoch: called after each epoch; may change weights in place.
-        clip: longest gradient, over all weights together.
+    A `penalty` joins the loss at each step, `after_epoch` may change weights, and `clip` is the longest gradient.
     """
     feed = TaskFeed(task, settings.batch_size)
     optimizer = optimizer_of(model, settings)
     momentum = {f"momentum.{number}": state["momentum_buffer"] for number, state in enumerate(optimizer.state.values())}
-    checkpoint = Checkpoint(task, name, asdict(settings))
-    done, _ = checkpoint.load(model, momentum)
+    kept = Checkpoint(task, name, model, momentum, asdict(settings))
+    done, _ = kept.load()
     with training_mode(model), Progress(name, total=settings.epochs, enabled=task.progress) as bar:
         bar.advance(done)
         for epoch in range(done, settings.epochs):
@@ -168,7 +192,7 @@ def train(
                 raise TuneError(f"{name}: the loss is {loss} in epoch {epoch + 1}; a lower lr may help")
             if after_epoch is not None:
                 after_epoch()
-            checkpoint.save(model, momentum, epoch + 1, last=epoch + 1 == settings.epochs)
+            kept.save(epoch + 1, last=epoch + 1 == settings.epochs)
             bar.advance(loss=f"{loss:.3f}")
 
 

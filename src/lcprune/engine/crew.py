@@ -14,7 +14,7 @@ import ray  # whoever imports this has asked for a cluster
 from lcprune.engine.worker import Answer, Worker
 from lcprune.errors import EngineError, first_line
 from lcprune.evaluate import Evaluator
-from lcprune.search.judges import Judged
+from lcprune.search.run import Judged
 from lcprune.select import Kept
 
 if TYPE_CHECKING:

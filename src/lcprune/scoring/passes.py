@@ -35,14 +35,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple[Any, Any, int]]:
-    """The data on the network's device, with a progress bar.
-
-    Yields:
-        (inputs for `call`, target, number of samples).
-
-    Raises:
-        MetricError: there is no batch, or something else than (input, target) in the data.
-    """
+    """The data on the network's device, with a progress bar: (inputs for `call`, target, number of samples)."""
     device = next(graph.model.parameters(), torch.zeros(())).device
     data = context.data if context.data is not None else ()
     total = len(data) if isinstance(data, Sized) else None

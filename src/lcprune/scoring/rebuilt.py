@@ -11,7 +11,7 @@ from lcprune.repairs.quick import QuickRepair
 from lcprune.repairs.shares import least_lost
 from lcprune.scoring.passes import batches
 from lcprune.scoring.registry import Context, metrics
-from lcprune.scoring.scores import Scores, l2_normalised
+from lcprune.scoring.units import Scores, l2_normalised
 from lcprune.scoring.weights import l2
 
 _APART = 1e-9  # between two units that nobody would miss

@@ -12,8 +12,7 @@ import torch
 
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.scoring.scores import Scores, checked, l2_normalised
-from lcprune.scoring.units import sum_filters, sum_units
+from lcprune.scoring.units import Scores, checked, l2_normalised, sum_filters, sum_units
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

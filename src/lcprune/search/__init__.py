@@ -6,21 +6,22 @@ sampler.tell(beta, loss)
 """
 
 from lcprune.search.config import Search
-from lcprune.search.make import make_sampler
-from lcprune.search.records import Record, Records, read_records
-from lcprune.search.run import Found, objective, run_search
-from lcprune.search.samplers import RandomSearch, RegularizedEvolution, Sampler
-from lcprune.search.space import Space
+from lcprune.search.records import Record, Records, best_of, read_records
+from lcprune.search.run import Found, Judged, objective, run_search
+from lcprune.search.samplers import RegularizedEvolution, Sampler, make_sampler
+from lcprune.search.space import LossGuide, Space
 
 __all__ = [
     "Found",
-    "RandomSearch",
+    "Judged",
+    "LossGuide",
     "Record",
     "Records",
     "RegularizedEvolution",
     "Sampler",
     "Search",
     "Space",
+    "best_of",
     "make_sampler",
     "objective",
     "read_records",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from lcprune.errors import SearchError
 from lcprune.search.space import FloatArray
 
 _FORMAT = 3
-_MAYBE_INFINITE = ("loss", "difference", "best")
+_MAYBE_INFINITE = ("loss", "difference", "best")  # null in the file, which is plain JSON
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,10 @@ class Record:
 
 
 class History(list[Record]):
-    """The records of a search; a list that prints as one line."""
+    """The records of a search by iteration; a list that prints as one line."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        super().__init__(sorted(records, key=lambda record: record.iteration))
 
     def __repr__(self) -> str:
         best = min(self, key=lambda record: record.difference, default=None)
@@ -62,13 +65,16 @@ class History(list[Record]):
         return f"History({len(self)} candidates{found})"
 
 
-class Records:
-    """An append-only JSONL file of records, or nothing but memory if there is no path.
+def best_of(records: Iterable[Record], most: int) -> list[Record]:
+    """The records with the least differences, of equal ones the first, no two with the same counts."""
+    found: dict[tuple[int, ...], Record] = {}
+    for record in sorted(records, key=lambda record: record.difference):
+        found.setdefault(tuple(record.counts), record)
+    return list(found.values())[:most]
 
-    Args:
-        path: the file; None keeps records in memory only.
-        config: what is searched, as plain JSON; compared when going on.
-        resume: go on from the records in the file, if there are any.
+
+class Records:
+    """An append-only JSONL file of records, or nothing at all if there is no path.
 
     Raises:
         SearchError: the file holds records and `resume` is False, or they belong to another configuration.
@@ -77,7 +83,7 @@ class Records:
     def __init__(self, path: str | os.PathLike[str] | None, config: Mapping[str, Any], resume: bool = False) -> None:
         self.path = None if path is None else Path(path)
         self.config = json.loads(json.dumps(config))
-        self.replayed: list[Record] = []
+        self.replayed: list[Record] = []  # to go on from, with what units were ranked by and each guide's curves
         self.scores: list[FloatArray] | None = None
         self.curves: list[list[FloatArray]] | None = None
         self._file: Any = None
@@ -90,37 +96,32 @@ class Records:
             head, self.replayed, whole = _parse(self.path)
             if head:
                 _refuse_difference(self.path, head["config"], self.config)
-                self.scores = _arrays(head["scores"])
-                self.curves = [_arrays(curves) for curves in head["curves"]]
+                self.scores = [np.array(own, dtype=np.float64) for own in head["scores"]]
+                self.curves = [[np.array(own, dtype=np.float64) for own in kind] for kind in head["curves"]]
             os.truncate(self.path, whole)  # a half-written last line goes
 
     def start(
         self, scores: Sequence[FloatArray], full_loss: float, curves: Sequence[Sequence[FloatArray]] = ()
     ) -> None:
-        """Open the file; a new one gets its first line.
-
-        Args:
-            scores: of the units, group by group.
-            full_loss: of the network before pruning.
-            curves: that a guide goes by, group by group; several kinds of them.
-        """
+        """Open the file; a new one gets its first line, with the loss of the network before pruning."""
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.scores is None
         # Line buffering hands every record to the system at once: a killed process loses none of them.
         self._file = open(self.path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
-        if fresh:
+        if self.scores is None:
             head = {"format": _FORMAT, "config": self.config, "full_loss": _to_json(full_loss)}
-            self._write({**head, "scores": _lists(scores), "curves": [_lists(own) for own in curves]})
+            lists = {
+                "scores": [own.tolist() for own in scores],
+                "curves": [[c.tolist() for c in own] for own in curves],
+            }
+            self._write({**head, **lists})
 
     def append(self, record: Record) -> None:
         """Write one record."""
         if self._file is not None:
             line = asdict(record)
-            for name in _MAYBE_INFINITE:
-                line[name] = _to_json(line[name])
-            self._write(line)
+            self._write({**line, **{name: _to_json(line[name]) for name in _MAYBE_INFINITE}})
 
     def close(self) -> None:
         """Close the file."""
@@ -130,13 +131,12 @@ class Records:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
-        self._file.flush()
 
 
 def read_records(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Record]]:
     """The first line of a file and its records by iteration; a last line that was never finished is left out."""
     head, records, _ = _parse(Path(path))
-    return head, History(sorted(records, key=lambda record: record.iteration))
+    return head, History(records)
 
 
 def _parse(path: Path) -> tuple[dict[str, Any], list[Record], int]:
@@ -155,17 +155,8 @@ def _parse(path: Path) -> tuple[dict[str, Any], list[Record], int]:
     if not isinstance(parsed[0], dict) or parsed[0].get("format") != _FORMAT:
         raise SearchError(f"{path} does not hold search records of this version of lcprune")
     for line in parsed[1:]:
-        for name in _MAYBE_INFINITE:
-            line[name] = math.inf if line[name] is None else line[name]
+        line.update({name: math.inf for name in _MAYBE_INFINITE if line[name] is None})
     return parsed[0], [Record(**line) for line in parsed[1:]], whole
-
-
-def _arrays(lists: Sequence[Sequence[float]]) -> list[FloatArray]:
-    return [np.array(values, dtype=np.float64) for values in lists]
-
-
-def _lists(arrays: Sequence[FloatArray]) -> list[list[float]]:
-    return [np.asarray(values).tolist() for values in arrays]
 
 
 def _to_json(value: float) -> float | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,40 +19,72 @@ from lcprune.errors import SearchError
 from lcprune.evaluate import Evaluator
 from lcprune.progress import Progress
 from lcprune.search.config import Search
-from lcprune.search.judges import InTurn, Judges
-from lcprune.search.records import History, Record, Records
+from lcprune.search.records import History, Record, Records, best_of
 from lcprune.search.samplers import Sampler
 from lcprune.search.space import FloatArray
 from lcprune.select import Kept
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """What a search found.
+class Judged(NamedTuple):
+    """What was found out about a candidate."""
 
-    Attributes:
-        beta: the best compensation.
-        kept: the selection it makes.
-        difference: its objective.
-        naive: the objective of naive pruning.
-        history: one record per candidate.
-        planning: seconds spent proposing and selecting, without judging.
+    number: int
+    loss: float
+    cached: bool  # whether an equal selection had been judged before
+
+
+@runtime_checkable
+class Judges(Protocol):
+    """Evaluators that work at the same time: candidates are submitted, and collected by number, or any if None.
+
+    They `remember` losses from an earlier run, and `forget` what was submitted and not collected.
     """
 
+    def submit(self, number: int, kept: Kept) -> None: ...
+    def collect(self, number: int | None) -> Judged: ...
+    def remember(self, kept: Kept, loss: float) -> None: ...
+    def forget(self) -> None: ...
+
+
+class _InTurn:
+    """One judge for all: a candidate is judged when its loss is wanted."""
+
+    def __init__(self, judge: Evaluator) -> None:
+        self.judge, self.remember = judge, judge.remember
+        self.waiting: dict[int, Kept] = {}
+
+    def submit(self, number: int, kept: Kept) -> None:
+        self.waiting[number] = kept
+
+    def collect(self, number: int | None) -> Judged:
+        number = next(iter(self.waiting)) if number is None else number
+        kept = self.waiting.pop(number)
+        cached = self.judge.knows(kept)
+        return Judged(number, self.judge.loss(kept), cached)
+
+    def forget(self) -> None:
+        self.waiting.clear()
+
+
+class _Candidate(NamedTuple):
     beta: FloatArray
     kept: Kept
-    difference: float
-    naive: float
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a search found: the best compensation, and how it came about."""
+
+    beta: FloatArray
+    kept: Kept  # the selection it makes
+    difference: float  # its objective
+    naive: float  # the objective of naive pruning
     history: list[Record]
-    planning: float
+    planning: float  # seconds spent proposing and selecting, without judging
 
 
 def objective(full_loss: float, loss: float, signed: bool = False) -> float:
-    """|L(full) - L(pruned)| of equation (9); not finite counts as infinite.
-
-    Args:
-        signed: how much worse instead of how different: for candidates that were tuned before being judged.
-    """
+    """|L(full) - L(pruned)| of equation (9), or of candidates that were tuned how much worse they are (`signed`)."""
     difference = loss - full_loss
     if not math.isfinite(difference):
         return math.inf
@@ -63,133 +96,102 @@ def run_search(
     select: Callable[[FloatArray], Kept],
     judge: Evaluator | Judges,
     cost: Cost,
-    search: Search,
     full_loss: float,
     records: Records,
     progress: bool = False,
     precise: Callable[[Kept], float] | None = None,
     signed: bool = False,
+    title: str = "search",
 ) -> Found:
-    """Judge `search.total` candidates, or fewer if `search.patience` runs out.
+    """Judge as many candidates as the sampler's `search` says, or fewer if its patience runs out.
 
     Args:
-        sampler: proposes candidates; naive pruning first.
-        select: compensation -> kept units of each group.
-        judge: kept units -> loss; or several judges that work at the same time.
-        full_loss: of the network before pruning.
-        records: where to write, and what to replay first.
+        records: what to replay first, and where to write until the end.
         precise: judges the finalists again, where `judge` only ranks well enough; kept units -> difference.
-        signed: of `objective`.
 
     Raises:
         SearchError: the replayed records were not made by this search, or no candidate has a finite loss.
     """
-    judges = judge if isinstance(judge, Judges) else InTurn(judge)
-    loop = _Loop(sampler, select, judges, cost, search, full_loss, records, signed)
-    with Progress("search", total=search.total, enabled=progress) as bar:
+    search = sampler.search
+    judges = judge if isinstance(judge, Judges) else _InTurn(judge)
+    began = time.perf_counter() - max((record.seconds for record in records.replayed), default=0.0)
+    judged_before = {record.iteration for record in records.replayed}
+    waiting: dict[int, _Candidate] = {}  # asked for and not told, in the order asked
+    told: list[Record] = []
+    naive, best_at, planning = math.inf, 0, 0.0
+
+    def patient() -> bool:
+        # `pool - 1`: patience counts from the end of the first pool at the earliest.
+        return search.patience is None or len(told) - 1 - max(best_at, search.pool - 1) < search.patience
+
+    def ask() -> None:
+        while len(waiting) < (search.together or 1) and sampler.asked < search.total and sampler.room:
+            number, beta = sampler.asked, sampler.ask()
+            waiting[number] = _Candidate(beta, select(beta))
+            if number not in judged_before:
+                judges.submit(number, waiting[number].kept)
+
+    def judged() -> Record:
+        number, loss, cached = judges.collect(None if search.asynchronous else next(iter(waiting)))
+        difference = objective(full_loss, loss, signed)
+        beta, kept = waiting[number]
+        counts = np.array([len(units) for units in kept])
+        return Record(
+            iteration=number,
+            loss=loss,
+            difference=difference,
+            beta=beta.tolist(),
+            counts=counts.tolist(),
+            macs=float(cost.macs(counts)),
+            params=float(cost.params(counts)),
+            best=min(difference, sampler.best_loss),
+            cached=cached and bool(told),  # what came before the first one may have looked at it
+            seconds=round(time.perf_counter() - began, 6),
+        )
+
+    with Progress(title, total=search.total, enabled=progress) as bar:
         try:
-            while loop.ask():
-                record = loop.tell()
-                bar.advance(best=f"{record.best:.4g}", naive=f"{loop.naive:.4g}")
+            while patient():
+                started = time.perf_counter()
+                if search.asynchronous or not waiting:
+                    ask()
+                planning += time.perf_counter() - started
+                if not waiting:
+                    break
+                if len(told) < len(records.replayed):
+                    record = records.replayed[len(told)]
+                    judges.remember(_same(record, waiting, search).kept, record.loss)
+                else:
+                    record = judged()
+                    records.append(record)
+                if record.iteration == 0:
+                    naive = record.difference
+                if record.difference < sampler.best_loss:
+                    best_at = len(told)
+                started = time.perf_counter()
+                sampler.tell(waiting.pop(record.iteration).beta, record.difference)
+                planning += time.perf_counter() - started
+                told.append(record)
+                shown: dict[str, Any] = {"best": f"{record.best:.4g}"}
+                if sampler.start:  # AMC does not begin with naive pruning
+                    shown["naive"] = f"{naive:.4g}"
+                bar.advance(**shown)
         finally:
             judges.forget()
-    history = History(sorted(loop.told, key=lambda record: record.iteration))
-    return _found(history, select, search, loop.planning, precise)
+            records.close()
+    return _found(History(told), select, search, planning, precise)
 
 
-@dataclass(eq=False)
-class _Candidate:
-    iteration: int
-    beta: FloatArray
-    kept: Kept
-    submitted: bool = False
-
-
-@dataclass(eq=False)
-class _Loop:
-    """The state of one search: who was asked for, who was told."""
-
-    sampler: Sampler
-    select: Callable[[FloatArray], Kept]
-    judges: Judges
-    cost: Cost
-    search: Search
-    full_loss: float
-    records: Records
-    signed: bool
-    waiting: dict[int, _Candidate] = field(default_factory=dict)  # asked for and not told, in the order asked
-    told: list[Record] = field(default_factory=list)
-    naive: float = math.inf
-    best_at: int = 0
-    planning: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.began = time.perf_counter() - max((record.seconds for record in self.records.replayed), default=0.0)
-
-    def ask(self) -> bool:
-        """Ask for candidates where it is time to; False when the search is over."""
-        search, together = self.search, self.search.together or 1
-        # `pool - 1`: patience counts from the end of the first pool at the earliest.
-        if search.patience is not None and len(self.told) - 1 - max(self.best_at, search.pool - 1) >= search.patience:
-            return False
-        started = time.perf_counter()
-        if search.asynchronous or not self.waiting:
-            while len(self.waiting) < together and self.sampler.asked < search.total and self.sampler.room:
-                iteration, beta = self.sampler.asked, self.sampler.ask()
-                self.waiting[iteration] = _Candidate(iteration, beta, self.select(beta))
-        self.planning += time.perf_counter() - started
-        return bool(self.waiting)
-
-    def tell(self) -> Record:
-        """Take the next candidate from the records or from the judges, and learn from it."""
-        if len(self.told) < len(self.records.replayed):
-            record = self._replay(self.records.replayed[len(self.told)])
-        else:
-            record = self._judge()
-            self.records.append(record)
-        candidate = self.waiting.pop(record.iteration)
-        if record.difference < self.sampler.best_loss:
-            self.best_at = len(self.told)
-        if record.iteration == 0:
-            self.naive = record.difference
-        started = time.perf_counter()
-        self.sampler.tell(candidate.beta, record.difference)
-        self.planning += time.perf_counter() - started
-        self.told.append(record)
-        return record
-
-    def _replay(self, old: Record) -> Record:
-        candidate = self.waiting.get(old.iteration)
-        in_turn = self.search.asynchronous or old.iteration == next(iter(self.waiting))
-        if candidate is None or not in_turn or not np.array_equal(np.array(old.beta), candidate.beta):
-            raise SearchError(
-                f"record {old.iteration} was made by another search: candidate {next(iter(self.waiting))} has another "
-                "beta now; name another folder to start over"
-            )
-        self.judges.remember(candidate.kept, old.loss)
-        return old
-
-    def _judge(self) -> Record:
-        for candidate in self.waiting.values():
-            if not candidate.submitted:
-                self.judges.submit(candidate.iteration, candidate.kept)
-                candidate.submitted = True
-        judged = self.judges.collect(None if self.search.asynchronous else next(iter(self.waiting)))
-        candidate = self.waiting[judged.number]
-        difference = objective(self.full_loss, judged.loss, self.signed)
-        counts = np.array([len(units) for units in candidate.kept])
-        return Record(
-            iteration=candidate.iteration,
-            loss=judged.loss,
-            difference=difference,
-            beta=candidate.beta.tolist(),
-            counts=counts.tolist(),
-            macs=float(self.cost.macs(counts)),
-            params=float(self.cost.params(counts)),
-            best=min(difference, self.sampler.best_loss),
-            cached=judged.cached and bool(self.told),  # what came before the first one may have looked at it
-            seconds=round(time.perf_counter() - self.began, 6),
+def _same(record: Record, waiting: Mapping[int, _Candidate], search: Search) -> _Candidate:
+    """The candidate that a record to be replayed is of; refused where another one was asked for."""
+    candidate, first = waiting.get(record.iteration), next(iter(waiting))
+    in_turn = search.asynchronous or record.iteration == first
+    if candidate is None or not in_turn or not np.array_equal(np.array(record.beta), candidate.beta):
+        raise SearchError(
+            f"record {record.iteration} was made by another search: candidate {first} has another beta now; name "
+            "another folder to start over"
         )
+    return candidate
 
 
 def _found(
@@ -199,28 +201,17 @@ def _found(
     planning: float,
     precise: Callable[[Kept], float] | None,
 ) -> Found:
-    ranked = sorted(history, key=lambda record: record.difference)  # stable: of equal ones the earliest
-    if not math.isfinite(ranked[0].difference):
+    [best] = best_of(history, 1)
+    if not math.isfinite(best.difference):
         raise SearchError(
             f"none of {len(history)} candidates has a finite loss: look at the data, the loss function and the limit"
         )
-    chosen, difference, naive = ranked[0], ranked[0].difference, history[0].difference
+    difference, naive = best.difference, history[0].difference
     if precise is not None:
         # Naive pruning is always among them, so that rounding cannot make the search worse than it.
-        finalists = [
-            (precise(select(np.array(record.beta))), record.iteration, record)
-            for record in [history[0], *_distinct(ranked, search.finalists)]
-        ]
-        difference, _, chosen = min(finalists, key=lambda item: item[:2])
-        naive = finalists[0][0]
-    beta = np.array(chosen.beta)
+        finalists = [history[0], *best_of(history, search.finalists)]
+        again = [(precise(select(np.array(record.beta))), record.iteration, record) for record in finalists]
+        difference, _, best = min(again, key=lambda one: one[:2])
+        naive = again[0][0]
+    beta = np.array(best.beta)
     return Found(beta, select(beta), difference, naive, history, planning)
-
-
-def _distinct(ranked: list[Record], most: int) -> list[Record]:
-    seen: dict[tuple[int, ...], Record] = {}
-    for record in ranked:
-        seen.setdefault(tuple(record.counts), record)
-        if len(seen) == most:
-            break
-    return list(seen.values())

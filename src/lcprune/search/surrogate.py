@@ -46,9 +46,8 @@ class Surrogate:
     def expected(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Means and standard deviations at points (k, groups), on a scale of its own."""
         scaled = (points - self._middle) / self._spread
-        length, slope, _ = self._settings(self._at)
-        between = _kernel(scaled, self._points, length, slope)
-        own = 1 + slope * np.square(scaled).mean(1)
+        between = _kernel(scaled, self._points, self._at)
+        own = 1 + _SLOPES[self._at[1]] * np.square(scaled).mean(1)
         left = own - np.einsum("kn,nm,km->k", between, self._inverse, between, optimize=True)
         return between @ self._weights, np.sqrt(self._variance * left.clip(1e-9))
 
@@ -76,35 +75,31 @@ class Surrogate:
 
     def _solve(self, at: tuple[int, ...]) -> tuple[float, FloatArray]:
         """The logarithm of the values' likelihood, and the inverse of what they have in common."""
-        matrix = self._common(self._points, at)
+        matrix = _common(self._points, at)
         inverse = np.asarray(np.linalg.inv(matrix), dtype=np.float64)
         fit = len(matrix) * math.log(self._explained(inverse))
         return float(-0.5 * (fit + np.linalg.slogdet(matrix)[1])), inverse
 
     def _append(self, new: FloatArray) -> None:
         """Grow the inverse by new points (k, groups), block by block."""
-        length, slope, _ = self._settings(self._at)
-        known = self._inverse @ _kernel(self._points, new, length, slope)
-        corner = np.linalg.inv(self._common(new, self._at) - _kernel(new, self._points, length, slope) @ known)
+        known = self._inverse @ _kernel(self._points, new, self._at)
+        corner = np.linalg.inv(_common(new, self._at) - _kernel(new, self._points, self._at) @ known)
         side = -known @ corner
         self._inverse = np.block([[self._inverse - side @ known.T, side], [side.T, corner]])
         self._points = np.concatenate([self._points, new])
 
-    def _common(self, points: FloatArray, at: tuple[int, ...]) -> FloatArray:
-        """The covariance of the values at these points."""
-        length, slope, noise = self._settings(at)
-        return _kernel(points, points, length, slope) + noise * np.eye(len(points))
-
     def _explained(self, inverse: FloatArray) -> float:
         return max(float(self._values @ inverse @ self._values) / len(self._values), 1e-12)
 
-    @staticmethod
-    def _settings(at: tuple[int, ...]) -> tuple[float, float, float]:
-        return _LENGTHS[at[0]], _SLOPES[at[1]], _NOISES[at[2]]
+
+def _common(points: FloatArray, at: tuple[int, ...]) -> FloatArray:
+    """The covariance of the values at these points."""
+    return _kernel(points, points, at) + _NOISES[at[2]] * np.eye(len(points))
 
 
-def _kernel(one: FloatArray, other: FloatArray, length: float, slope: float) -> FloatArray:
+def _kernel(one: FloatArray, other: FloatArray, at: tuple[int, ...]) -> FloatArray:
     """Matern's, smooth twice, and a line's."""
+    length, slope = _LENGTHS[at[0]], _SLOPES[at[1]]
     groups = one.shape[1]
     inner = one @ other.T / groups
     squares = np.square(one).mean(1)[:, None] + np.square(other).mean(1) - 2 * inner

@@ -19,42 +19,27 @@ _UNITS = {"macs": " MACs", "params": " parameters", LATENCY: " ms"}
 class Extra(NamedTuple):
     """A further cost and its limit, e.g. a latency.
 
-    Attributes:
-        cost: kept counts (groups,) -> value. If it falls when a count grows, what is selected is within the limit all
-            the same, but something larger might be, too.
-        limit: a share of `full`, or absolute.
-        full: the whole network's value; None asks `cost` for it.
+    If the cost falls when a count grows, what is selected is within the limit all the same, but something larger might
+    be, too.
     """
 
-    cost: Callable[[NDArray[np.int64]], float]
-    limit: Written
-    full: float | None = None
+    cost: Callable[[NDArray[np.int64]], float]  # of kept counts (groups,)
+    limit: Written  # a share of `full`, or absolute
+    full: float | None = None  # the whole network's value; None asks `cost` for it
 
 
 class Bound(NamedTuple):
-    """A limit made absolute: `cost(counts) <= value`.
+    """A limit made absolute: `cost(counts) <= value`."""
 
-    Attributes:
-        name: "macs", "params", "latency" or the name of another cost.
-        given: the limit.
-        value: the most that is allowed.
-        cost: kept counts -> value; those of several networks -> an array.
-        full: the whole network's cost.
-    """
-
-    name: str
+    name: str  # "macs", "params", "latency" or the name of another cost
     given: Limit
     value: float
-    cost: Callable[[NDArray[np.int64]], Any]
-    full: float
+    cost: Callable[[NDArray[np.int64]], Any]  # of kept counts (groups,), or of several networks' at once
+    full: float  # the whole network's cost
 
     def holds(self, counts: NDArray[np.int64]) -> bool:
         """Whether a network with these kept counts is within the limit."""
         return bool(self.cost(counts) <= self.value)
-
-    def hold(self, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of several networks, (networks, groups), are within the limit."""
-        return np.asarray(self.cost(counts) <= self.value)
 
     def describe(self, cost: float) -> str:
         """`cost` for people: `3.1 M MACs (2.5 %)`."""
@@ -94,21 +79,19 @@ class Limits:
     def bounds(self, cost: Cost) -> tuple[Bound, ...]:
         """The limits made absolute for one network.
 
-        Args:
-            cost: the network's costs and group sizes.
-
         Raises:
             BudgetError: there is no limit at all.
         """
         if not self:
             raise BudgetError("no limit was given: say what the network may cost, e.g. macs='50%' or params=2e5")
-        every: dict[str, Extra] = {}
-        if self.macs is not None:
-            every["macs"] = Extra(cost.macs, self.macs)
-        if self.params is not None:
-            every["params"] = Extra(cost.params, self.params)
-        more = {name: extra._replace(cost=_each(extra.cost)) for name, extra in self.extra.items()}
-        return tuple(_bound(name, extra, cost.sizes) for name, extra in {**every, **more}.items())
+        every = {name: Extra(getattr(cost, name), getattr(self, name)) for name in ("macs", "params")}
+        every |= {name: one._replace(cost=_each(one.cost)) for name, one in self.extra.items()}
+        bounds = []
+        for name, (value, limit, given) in every.items():
+            if isinstance(limit, Limit):
+                full = float(value(cost.sizes) if given is None else given)
+                bounds.append(Bound(name, limit, limit.of(full), value, full))
+        return tuple(bounds)
 
     def without(self, name: str) -> Limits:
         """The same limits without that on an extra cost."""
@@ -116,13 +99,7 @@ class Limits:
 
 
 def unreachable(broken: Sequence[Bound], smallest: NDArray[np.int64], under: str) -> BudgetError:
-    """The error for limits that even the smallest network breaks.
-
-    Args:
-        broken: those limits.
-        smallest: kept counts of the smallest network.
-        under: what keeps it from being smaller, e.g. `min_keep=0.10`.
-    """
+    """The error for limits that even the smallest network breaks, and what keeps it from being smaller."""
     parts = [
         f"{bound.name}={bound.given.written or bound.given} cannot be met: with {under} the smallest network "
         f"{'takes' if bound.name == LATENCY else 'has'} {bound.describe(float(bound.cost(smallest)))}"
@@ -134,9 +111,3 @@ def unreachable(broken: Sequence[Bound], smallest: NDArray[np.int64], under: str
 def _each(cost: Callable[[NDArray[np.int64]], float]) -> Callable[[NDArray[np.int64]], Any]:
     """A function of one network's counts, for those of several, too."""
     return lambda counts: cost(counts) if counts.ndim == 1 else np.array([cost(own) for own in counts])
-
-
-def _bound(name: str, extra: Extra, sizes: NDArray[np.int64]) -> Bound:
-    full = float(extra.cost(sizes)) if extra.full is None else float(extra.full)
-    limit = Limit.parse(extra.limit, name)
-    return Bound(name, limit, limit.of(full), extra.cost, full)

@@ -12,8 +12,10 @@ are judged by the rounded widths.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 from lcprune.cost import Cost
 from lcprune.errors import ConfigError, MetricError, SearchError
 from lcprune.select.limits import Bound, Limits, unreachable
-from lcprune.select.schedules import match_fractions
 
 Counts = NDArray[np.int64]
 Kept = list[NDArray[np.int64]]  # of each group, the units that stay
@@ -46,8 +47,6 @@ class Ranking:
         floors: (groups,) the fewest units that each group can keep.
     """
 
-    floors: Counts
-
     def __init__(
         self,
         scores: Sequence[ArrayLike],
@@ -65,15 +64,12 @@ class Ranking:
         arrays = _checked(scores, cost.names, self.sizes)
         self._order = [np.argsort(array, kind="stable") for array in arrays]
         widths = [self._widths(int(size)) for size in self.sizes]
-        if floors is not None:
-            lowest = self._vector("floors", floors)
-            widths = [w[(w >= low) | (w == w[0])] for w, low in zip(widths, lowest, strict=True)]
-        self.widths = widths
+        lowest = np.zeros(len(widths)) if floors is None else self._vector("floors", floors)
+        self.widths = widths = [w[(w >= low) | (w == w[0])] for w, low in zip(widths, lowest, strict=True)]
         self.floors = np.array([steps[-1] for steps in widths], dtype=np.int64)
-        # Steps of the walk, group after group: which group narrows, to what, at which score, and at which share of it.
+        # Steps of the walk, group after group: which group narrows, at which score, and at which share of it.
         self._first = np.array([steps[0] - steps[1] if len(steps) > 1 else 0 for steps in widths], dtype=np.int64)
         self._group = np.repeat(np.arange(len(widths)), [len(steps) - 1 for steps in widths])
-        self._left = np.concatenate([np.zeros(0, dtype=np.int64), *(steps[1:] for steps in widths)])
         self._score = _joined([a[o[a.size - w[1:] - 1]] for a, o, w in zip(arrays, self._order, widths, strict=True)])
         self._share = _joined([1 - (w[1:] + w[:-1]) / (2 * w[0]) for w in widths])
 
@@ -141,7 +137,7 @@ class Ranking:
             ConfigError: a name matches no group, or a fraction is not from 0 to 1.
             BudgetError: the schedule breaks a limit.
         """
-        keep = match_fractions(fractions, self.cost.names)
+        keep = _fractions(fractions, self.cost.names)
         removed = np.bincount(self._group[self._share < 1 - keep[self._group]], minlength=len(self.sizes))
         counts = self._narrowed(removed)
         if limits is not None:
@@ -151,11 +147,7 @@ class Ranking:
         return self.kept(counts)
 
     def kept(self, counts: ArrayLike) -> Kept:
-        """The best units of each group.
-
-        Args:
-            counts: how many of them, (groups,).
-        """
+        """The best units of each group, (groups,) so many."""
         numbers = np.asarray(counts, dtype=np.int64)
         return [np.sort(order[order.size - n :]) for order, n in zip(self._order, numbers.tolist(), strict=True)]
 
@@ -165,8 +157,9 @@ class Ranking:
         if _hold(bounds, self.sizes[None]).all():
             return np.broadcast_to(self.sizes, shape).copy()
         if not _hold(bounds, self.floors[None]).all():
+            wide = f" and multiple_of={self.multiple_of}" if self.multiple_of > 1 else ""
             broken = [bound for bound in bounds if not bound.holds(self.floors)]
-            raise unreachable(broken or bounds, self.floors, self._under())
+            raise unreachable(broken or bounds, self.floors, f"min_keep={self.min_keep:.2f}{wide}")
         # Stable: equal values go in network order, and inside a group from the lowest score up.
         order = np.argsort(value.reshape(-1, value.shape[-1]), axis=-1, kind="stable")
         candidates, steps = order.shape
@@ -207,16 +200,12 @@ class Ranking:
             raise SearchError(f"{name} of group {self.cost.names[int(np.argmin(finite))]!r} is not finite")
         return vector
 
-    def _under(self) -> str:
-        wide = f" and multiple_of={self.multiple_of}" if self.multiple_of > 1 else ""
-        return f"min_keep={self.min_keep:.2f}{wide}"
-
 
 def _hold(bounds: Sequence[Bound], counts: Counts) -> NDArray[np.bool_]:
     """Which of the candidates, (candidates, groups), are within all limits."""
     held = np.ones(len(counts), dtype=bool)
     for bound in bounds:
-        held[held] = bound.hold(counts[held])
+        held[held] = bound.cost(counts[held]) <= bound.value
     return held
 
 
@@ -234,3 +223,19 @@ def _checked(scores: Sequence[Any], names: Sequence[str], sizes: Counts) -> list
         if not np.isfinite(array).all():
             raise MetricError(f"scores of group {name!r} are not all finite, so they cannot be ranked")
     return arrays
+
+
+def _fractions(fractions: Mapping[str, float], names: Sequence[str]) -> NDArray[np.float64]:
+    """(groups,) the fraction to keep of each, 1 where no name or pattern matches."""
+    for key, fraction in fractions.items():
+        if isinstance(fraction, bool) or not 0 <= fraction <= 1:
+            raise ConfigError(f"schedule {key!r}: {fraction!r} is not a fraction; give one from 0 to 1, e.g. 0.5")
+        if key not in names and not any(fnmatchcase(name, key) for name in names):
+            near = difflib.get_close_matches(key, names, n=3, cutoff=0.3) or list(names[:3])
+            raise ConfigError(f"schedule {key!r} matches no group; there are e.g. {', '.join(near)}")
+
+    def fraction_of(name: str) -> float:
+        matching = (fraction for key, fraction in fractions.items() if fnmatchcase(name, key))
+        return fractions[name] if name in fractions else next(matching, 1.0)
+
+    return np.array([fraction_of(name) for name in names], dtype=np.float64)
