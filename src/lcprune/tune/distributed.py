@@ -8,6 +8,8 @@ any number of processes computes what one process does with the same global batc
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +29,11 @@ class World:
         rank: 0 writes the files.
         size: number of processes.
         device: what this process computes on.
-        owned: whether `join` created the process group, so that `leave` ends it.
     """
 
     rank: int
     size: int
     device: torch.device
-    owned: bool = False
 
     @property
     def first(self) -> bool:
@@ -56,14 +56,10 @@ class World:
         dist.all_reduce(total)
         return total / self.size
 
-    def leave(self) -> None:
-        """End the process group, if `join` made it."""
-        if self.owned and dist.is_initialized():
-            dist.destroy_process_group()
 
-
-def join(device: torch.device) -> World:
-    """Find the siblings of this process, if a launcher started some.
+@contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """This process among its siblings, if a launcher started some.
 
     Args:
         device: where a single process would compute; on GPUs every process takes its own.
@@ -72,7 +68,8 @@ def join(device: torch.device) -> World:
     if dist.is_available() and dist.is_initialized():
         size = dist.get_world_size()
     if size == 1:
-        return World(0, 1, device)
+        yield World(0, 1, device)
+        return
     if not dist.is_available():
         raise TuneError("this build of PyTorch has no torch.distributed, which WORLD_SIZE > 1 asks for")
     if device.type == "cuda":
@@ -81,21 +78,42 @@ def join(device: torch.device) -> World:
     owned = not dist.is_initialized()
     if owned:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return World(dist.get_rank(), dist.get_world_size(), device, owned)
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), device)
+    finally:
+        if owned and dist.is_initialized():
+            dist.destroy_process_group()
 
 
-def parallel(model: nn.Module, world: World) -> nn.Module:
-    """`model` wrapped so that gradients and batch-norm statistics are shared.
+@contextmanager
+def parallel(model: nn.Module, world: World) -> Iterator[nn.Module]:
+    """`model`, wrapped where there are several processes so that gradients and batch-norm statistics are shared.
 
-    Args:
-        model: on its device already; its batch-norm layers are replaced in place, parameters are not.
-        world: more than one process.
+    Meanwhile its batch-norm layers are others with the same tensors. It is on its device already.
     """
-    if world.device.type == "cuda":
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        return nn.parallel.DistributedDataParallel(model, device_ids=[world.device.index])
-    _replace_norms(model)
-    return nn.parallel.DistributedDataParallel(model)
+    if world.size == 1:
+        yield model
+        return
+    norms = {
+        name: module for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, _BatchNorm)
+    }
+    try:
+        if world.device.type == "cuda":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            yield nn.parallel.DistributedDataParallel(model, device_ids=[world.device.index])
+        else:
+            for name, norm in norms.items():
+                if norm.track_running_stats:
+                    _put(model, name, _shared(norm))
+            yield nn.parallel.DistributedDataParallel(model)
+    finally:
+        for name, norm in norms.items():
+            _put(model, name, norm)
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
 
 
 class _Sum(torch.autograd.Function):
@@ -143,25 +161,8 @@ class _SharedBatchNorm(_BatchNorm):
         return scaled * self.weight.view(shape) + self.bias.view(shape)
 
 
-def _replace_norms(module: nn.Module) -> None:
-    for name, child in module.named_children():
-        if isinstance(child, _BatchNorm) and child.track_running_stats:
-            shared = _SharedBatchNorm(child.num_features, child.eps, child.momentum, child.affine)
-            # The same tensors under a new class: what is trained is still the caller's network.
-            shared._parameters, shared._buffers = child._parameters, child._buffers
-            shared.train(child.training)
-            setattr(module, name, shared)
-        else:
-            _replace_norms(child)
-
-
-def norms_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The batch-norm modules of a network, to be put back by `restore_norms`."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-
-
-def restore_norms(model: nn.Module, norms: dict[str, nn.Module]) -> None:
-    """Put back the batch-norm modules that `parallel` replaced; their tensors were trained all along."""
-    for name, module in norms.items():
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, module)
+def _shared(norm: _BatchNorm) -> _SharedBatchNorm:
+    """The same tensors under a new class: what is trained is still the caller's network."""
+    shared = _SharedBatchNorm(norm.num_features, norm.eps, norm.momentum, norm.affine)
+    shared._parameters, shared._buffers = norm._parameters, norm._buffers
+    return shared.train(norm.training)

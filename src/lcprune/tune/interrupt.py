@@ -6,38 +6,35 @@ import importlib
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 
-class InterruptFlag:
-    """While active, the first SIGINT only sets `raised`; the second one acts as it always does."""
+@contextmanager
+def interruptions() -> Iterator[threading.Event]:
+    """Meanwhile, the first SIGINT only sets the event; the second one acts as it always does."""
+    asked = threading.Event()
+    # Only the main thread may set handlers; elsewhere Ctrl-C belongs to whoever runs the main thread.
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
 
-    def __init__(self) -> None:
-        self.raised = False
-        self._previous: Any = None
-        self._installed = False
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
 
-    def __enter__(self) -> InterruptFlag:
-        # Only the main thread may set handlers; elsewhere Ctrl-C belongs to whoever runs the main thread.
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
-            self._installed = True
-        return self
-
-    def __exit__(self, kind: object, value: object, trace: object) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.raised = True
-        signal.signal(signal.SIGINT, self._previous)
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def import_whole(name: str) -> None:
     """Import a module, and only then let Ctrl-C act: code in it may swallow KeyboardInterrupt."""
     if name not in sys.modules:
-        with InterruptFlag() as interrupt:
+        with interruptions() as interrupt:
             importlib.import_module(name)
-        if interrupt.raised:
+        if interrupt.is_set():
             raise KeyboardInterrupt

@@ -1,4 +1,8 @@
-"""What training minimises: cross entropy, smoothed and drawn towards a teacher as the recipe says."""
+"""What training minimises: cross entropy, smoothed and drawn towards a teacher as the recipe says.
+
+Distillation after Hinton et al., https://arxiv.org/abs/1503.02531: the squared temperature keeps the size of the
+gradients when the temperature changes.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,7 @@ from lcprune.tune.recipe import Recipe
 
 
 def training_loss(logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits: Tensor | None = None) -> Tensor:
-    """The loss of one batch, float32.
-
-    Distillation after Hinton et al., https://arxiv.org/abs/1503.02531: the squared temperature keeps the size
-    of the gradients when the temperature changes.
-
-    Args:
-        logits: (B, classes).
-        labels: int64 (B,).
-        recipe: label smoothing and distillation.
-        teacher_logits: (B, classes) of the unpruned network, if it teaches.
-    """
+    """The loss of one batch, float32, from (B, classes), int64 (B,) and (B, classes) of the network that teaches."""
     logits = logits.float()
     loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
     if teacher_logits is None or recipe.distill == 0:
@@ -30,17 +24,9 @@ def training_loss(logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits
 def member_losses(
     logits: Tensor, labels: Tensor, smoothing: Tensor, recipe: Recipe, teacher_logits: Tensor | None = None
 ) -> Tensor:
-    """`training_loss` of each member of a fleet, whose batches lie one after another.
+    """`training_loss` of each member of a fleet, float32 (members,), with a label smoothing (members,) for each.
 
-    Args:
-        logits: (members * B, classes).
-        labels: int64 (members * B,).
-        smoothing: (members,), label smoothing of each.
-        recipe: distillation.
-        teacher_logits: like `logits`, if a teacher teaches.
-
-    Returns:
-        float32 (members,).
+    Members' batches lie one after another in (members * B, classes) and (members * B,).
     """
     members, logits = len(smoothing), logits.float()
     hard = functional.cross_entropy(logits, labels, reduction="none").view(members, -1).mean(1)
