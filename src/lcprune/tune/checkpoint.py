@@ -43,23 +43,13 @@ class Place:
 
 
 def save(path: Path, model: nn.Module, extra: Mapping[str, Tensor], place: Place, identity: Mapping[str, Any]) -> None:
-    """Write a checkpoint.
-
-    Args:
-        extra: momentum and what else the step keeps, by name.
-        identity: what must be the same when the run goes on (recipe, data, shapes).
-    """
+    """Write a checkpoint: weights, momentum and what else is kept, and what must be the same when the run goes on."""
     state = json.dumps({**vars(place), "identity": identity})
     _write(path, _live(model, extra), {"format": _FORMAT, "state": state})
 
 
 def load(path: Path, model: nn.Module, extra: Mapping[str, Tensor], identity: Mapping[str, Any]) -> Place:
-    """Read a checkpoint into live tensors, in place, so that a captured graph would still find them.
-
-    Args:
-        extra: tensors that receive what was saved under their names.
-        identity: of the run that wants to go on; a difference is an error.
-    """
+    """Read a checkpoint into live tensors, in place, so that a captured graph would still find them."""
     with _opened(path) as (stored, state):
         _compare(path, state.pop("identity"), json.loads(json.dumps(identity)))
         live = _live(model, extra)

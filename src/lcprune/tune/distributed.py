@@ -23,13 +23,7 @@ from lcprune.errors import TuneError
 
 @dataclass(frozen=True)
 class World:
-    """This process among its siblings.
-
-    Attributes:
-        rank: 0 writes the files.
-        size: number of processes.
-        device: what this process computes on.
-    """
+    """This process among its siblings, and what it computes on."""
 
     rank: int
     size: int
@@ -59,11 +53,7 @@ class World:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
-    """This process among its siblings, if a launcher started some.
-
-    Args:
-        device: where a single process would compute; on GPUs every process takes its own.
-    """
+    """This process among its siblings, if a launcher started some; on GPUs every process takes its own device."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if dist.is_available() and dist.is_initialized():
         size = dist.get_world_size()
@@ -127,9 +117,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
+        return _Sum.apply(gradient)
 
 
 class _SharedBatchNorm(_BatchNorm):
@@ -148,17 +136,14 @@ class _SharedBatchNorm(_BatchNorm):
         shape = [-1 if axis == 1 else 1 for axis in range(input.dim())]
         centred = input - mean.view(shape)
         variance = (_Sum.apply(centred.square().sum(axes, dtype=torch.float64)) / count).to(input.dtype)
-        if self.running_mean is not None and self.running_var is not None:
-            with torch.no_grad():
-                assert self.num_batches_tracked is not None
-                self.num_batches_tracked.add_(1)
-                share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean, share)
-                self.running_var.lerp_(variance * (count / max(count - 1, 1)), share)
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean, share)
+            self.running_var.lerp_(variance * (count / max(count - 1, 1)), share)
         scaled = centred * torch.rsqrt(variance + self.eps).view(shape)
-        if not self.affine:
-            return scaled
-        return scaled * self.weight.view(shape) + self.bias.view(shape)
+        return scaled * self.weight.view(shape) + self.bias.view(shape) if self.affine else scaled
 
 
 def _shared(norm: _BatchNorm) -> _SharedBatchNorm:

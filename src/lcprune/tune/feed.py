@@ -75,15 +75,11 @@ class Feed(ABC):
         return iter(self.mine(np.random.default_rng((self.seed, epoch)).permutation(self.count))[step:])
 
 
-class _Normaliser:
-    """uint8 (B, H, W, C) to float (B, C, H, W) with constants that are on the device already."""
-
-    def __init__(self, dataset: Dataset, device: torch.device) -> None:
-        self.shift = torch.tensor(dataset.mean, device=device).mul(-255)
-        self.scale = torch.tensor(dataset.std, device=device).mul(255).reciprocal()
-
-    def __call__(self, images: Tensor) -> Tensor:
-        return images.to(torch.float32).add_(self.shift).mul_(self.scale).permute(0, 3, 1, 2)
+def _normaliser(dataset: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """(B, H, W, C), 0 to 255, to float (B, C, H, W) with constants that are on the device already."""
+    shift = torch.tensor(dataset.mean, device=device).mul(-255)
+    scale = torch.tensor(dataset.std, device=device).mul(255).reciprocal()
+    return lambda images: images.to(torch.float32).add_(shift).mul_(scale).permute(0, 3, 1, 2)
 
 
 # (numbers, images): what is drawn for images in their order; the images (batch, height, width, channels) of a step.
@@ -113,7 +109,7 @@ class ResidentFeed(Feed):
         ways = _arrays if isinstance(dataset.train, ArraySplit) else _decoded
         self.draw, self.crop = ways(dataset, augment, device)
         self.labels = dataset.train.labels.to(device)
-        self.normalise = _Normaliser(dataset, device)
+        self.normalise = _normaliser(dataset, device)
         self.order, self.drawn = (table.to(device) for table in self._tables(0))
 
     def _tables(self, epoch: int) -> tuple[Tensor, Tensor]:
@@ -181,7 +177,7 @@ class FileFeed(Feed):
         channels, height, width = dataset.input_shape
         self.images = torch.zeros(self.batch, height, width, channels, dtype=torch.uint8, device=device)
         self.labels = torch.zeros(self.batch, dtype=torch.int64, device=device)
-        self.normalise = _Normaliser(dataset, device)
+        self.normalise = _normaliser(dataset, device)
         self.incoming: Iterator[tuple[Tensor, Tensor]] = iter(())
 
     def start(self, epoch: int, step: int) -> None:
@@ -251,14 +247,7 @@ def make_feed(
     share: tuple[int, int] = (0, 1),
     workers: int = 4,
 ) -> Feed:
-    """The feed that suits the data set.
-
-    Args:
-        dataset: its training split is fed.
-        batch_size: over all processes.
-        share: (rank, number of processes); every process gets its part of each batch.
-        workers: that decode image files.
-    """
+    """The feed of a data set's training split; `share` is (rank, number of processes) that part each batch."""
     if not dataset.train:
         raise TuneError(f"{dataset.name} has no training images")
     if isinstance(dataset, OwnData):

@@ -19,8 +19,7 @@ from lcprune.errors import TuneError
 from lcprune.tune.distributed import World, joined, parallel
 from lcprune.tune.evaluate import pick_device
 from lcprune.tune.feed import make_feed
-from lcprune.tune.interrupt import import_whole
-from lcprune.tune.loop import Loop
+from lcprune.tune.loop import Loop, import_whole
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.recipe import recipe as make_recipe
 from lcprune.tune.step import Stepper
@@ -123,16 +122,24 @@ def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
 def training_settings(device: torch.device, networks: Sequence[nn.Module | None]) -> Iterator[None]:
     """Global switches of PyTorch as training wants them; they, and the networks' mode and layout, are put back."""
     modes = [(network, network.training) for network in networks if network is not None]
-    benchmark = torch.backends.cudnn.benchmark
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), benchmarking(True):
         try:
             import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
-            torch.backends.cudnn.benchmark = True
             yield
         finally:
-            torch.backends.cudnn.benchmark = benchmark
             for network, training in modes:
                 network.train(training).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+
+
+@contextmanager
+def benchmarking(wanted: bool) -> Iterator[None]:
+    """Whether cuDNN tries which of its kernels is the fastest for a shape that it has not met."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager

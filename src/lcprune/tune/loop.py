@@ -1,10 +1,18 @@
-"""The training loop: epochs of steps, with looks, checkpoints and ways out between them."""
+"""The training loop: epochs of steps, with looks, checkpoints and ways out between them.
+
+Ctrl-C is a request: finish the step, save, leave.
+"""
 
 from __future__ import annotations
 
+import importlib
+import signal
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import torch
 from torch import Tensor
@@ -14,7 +22,6 @@ from lcprune.progress import Progress
 from lcprune.score import LOSS
 from lcprune.tune.distributed import World
 from lcprune.tune.feed import Feed, mix
-from lcprune.tune.interrupt import interruptions
 from lcprune.tune.step import Stepper
 from lcprune.tune.training import Training
 
@@ -25,12 +32,7 @@ _STEPS_PER_LOOK = {"cuda": 50, "cpu": 1}
 class Loop:
     """Trains one network, or several that are stepped together (`fleet/run.py`).
 
-    Args:
-        members: the networks; of what is read here in their recipes, nothing differs between them.
-        feed: gives the batches.
-        stepper: does the steps.
-        world: this process among its siblings.
-        workers: processes that decode image files when the networks are looked at.
+    Of what is read here in the members' recipes, nothing differs between them. `workers` decode image files for looks.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Loop:
     ) -> None:
         self.members, self.feed, self.stepper, self.world, self.workers = members, feed, stepper, world, workers
         self.recipe = members[0].recipe
+        self.images_per_step = feed.batch * world.size  # over all processes
 
     def train(self, progress: bool, checkpoint_seconds: float, max_seconds: float | None) -> bool:
         """Run epochs until done, interrupted or out of time; says whether all are done."""
@@ -121,7 +124,7 @@ class Loop:
             member.record(member.place.history[-1])
 
     def save(self, leave_out: Sequence[int] = ()) -> None:
-        """Write checkpoints, of all members but some."""
+        """Write checkpoints of all members but some."""
         self.pull()
         for number in range(len(self.members)):
             self._move(number, time.monotonic() - self.started)
@@ -149,19 +152,14 @@ class Loop:
         if bool(good.all()):
             return
         lost = (~good.all(0)).nonzero().view(-1).tolist()
-        step = int((~good.all(1)).nonzero()[0])
-        recipe, place = self.members[lost[0]].recipe, self.step - len(losses) + step
-        factor = recipe.factors(self.epoch, self.feed.steps)[place]
-        where = f"epoch {self.epoch + 1}, step {place + 1} of {self.feed.steps}"
-        raise self.failure(lost, float(losses[step, lost[0]]), where, f"(learning rate {recipe.lr * factor:g})")
+        bad = int((~good.all(1)).nonzero()[0])
+        recipe, step, steps = self.members[lost[0]].recipe, self.step - len(losses) + bad, self.feed.steps
+        rate = f"(learning rate {recipe.lr * recipe.factors(self.epoch, steps)[step]:g})"
+        where = f"epoch {self.epoch + 1}, step {step + 1} of {steps}"
+        raise self.failure(lost, float(losses[bad, lost[0]]), where, rate)
 
     def _out_of_time(self) -> bool:
         return self.world.any(self.max_seconds is not None and time.monotonic() - self.started > self.max_seconds)
-
-    @property
-    def images_per_step(self) -> int:
-        """Over all processes."""
-        return self.feed.batch * self.world.size
 
     def _shown(self, rate: float) -> dict[str, str]:
         """What the bar says, given images per second."""
@@ -191,3 +189,32 @@ class Loop:
         file = self.members[0].file
         last = f"the last good checkpoint is {file}" if file is not None and file.exists() else "no checkpoint yet"
         return TuneError(f"the loss is {loss} in {where} {rate}; {last}. A lower lr or a warm-up may help.")
+
+
+@contextmanager
+def interruptions() -> Iterator[threading.Event]:
+    """Meanwhile, the first SIGINT only sets the event; the second one acts as it always does."""
+    asked = threading.Event()
+    # Only the main thread may set handlers; elsewhere Ctrl-C belongs to whoever runs the main thread.
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def import_whole(name: str) -> None:
+    """Import a module, and only then let Ctrl-C act: code in it may swallow KeyboardInterrupt."""
+    if name not in sys.modules:
+        with interruptions() as interrupt:
+            importlib.import_module(name)
+        if interrupt.is_set():
+            raise KeyboardInterrupt

@@ -26,14 +26,8 @@ class Training:
     """What the loop has of a network between its steps.
 
     Args:
-        model, dataset, recipe: what is trained, on what, and how.
-        folder: of its files, if there are any.
         resume: go on from the checkpoint in the folder, where there is one; else there must be none.
-        writes: whether this process writes files.
-
-    Attributes:
-        place: how far it is.
-        finished: whether it is done, statistics and files included.
+        writes: whether this process is the one that writes files.
     """
 
     def __init__(
@@ -126,7 +120,7 @@ class Training:
     def summary(self) -> dict[str, Any]:
         """The figures of the run so far, None where there are none."""
         history = self.place.history
-        looked = next((record for record in reversed(history) if record["val_loss"] is not None), {})
+        looked: dict[str, Any] = next((record for record in reversed(history) if record["val_loss"] is not None), {})
         rates = sorted(record["images_per_second"] for record in history)
         return {
             "finished": self.finished,

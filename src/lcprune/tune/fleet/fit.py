@@ -18,15 +18,13 @@ from lcprune.data import ArraySplit, Dataset
 from lcprune.errors import TuneError
 from lcprune.tune.evaluate import pick_device
 from lcprune.tune.fit import FitResult, fit_result, settled, teacher_of, training_settings
-from lcprune.tune.fleet.run import Fleet, Looks, LostMembers
+from lcprune.tune.fleet.run import Fleet, Looks
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.recipe import recipe as make_recipe
 from lcprune.tune.training import Training
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan
-
-__all__ = ["LostMembers", "fit_fleet"]
 
 # What recipes of one fleet may differ in.
 _OWN = {"lr", "head_lr", "lr_decay", "milestones", "gamma", "warmup_epochs", "weight_decay", "label_smoothing"}
@@ -87,8 +85,9 @@ def fit_fleet(
         LostMembers: if the loss of some members is not finite; its `members` are their numbers.
     """
     began, count, where = time.monotonic(), len(plans), pick_device(device)
-    recipes = [make_recipe(recipe)] * count if isinstance(recipe, str) else recipe
-    recipes = [recipes] * count if isinstance(recipes, Recipe) else list(recipes)
+    recipe = make_recipe(recipe) if isinstance(recipe, str) else recipe
+    recipes = [recipe] * count if isinstance(recipe, Recipe) else recipe
+    recipes = [settled(own, original, where) for own in recipes]
     seeds = [own.seed for own in recipes] if seeds is None else seeds
     folders = [None] * count if run_dirs is None else [Path(folder) for folder in run_dirs]
     given = {"recipes": recipes, "seeds": seeds, "run_dirs": folders, "models": plans if models is None else models}
@@ -97,12 +96,11 @@ def fit_fleet(
     if len(set(named)) < len(named):
         raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, folders))}")
     teacher = teacher_of(recipes[0], teacher)
-    recipes = [replace(settled(own, original, where), seed=seed) for own, seed in zip(recipes, seeds, strict=True)]
     if models is None:
         models = [copy.deepcopy(unwrap(original)) if plan is None else plan.apply(original) for plan in plans]
     members = [
-        Training(model, dataset, own, folder, resume)
-        for model, own, folder in zip(models, recipes, folders, strict=True)
+        Training(model, dataset, replace(own, seed=seed), folder, resume)
+        for model, own, seed, folder in zip(models, recipes, seeds, folders, strict=True)
     ]
     with training_settings(where, [*models, teacher]):
         fleet = Fleet(original, plans, members, teacher, where, looks)

@@ -149,13 +149,11 @@ class FleetConv2d(nn.Module):
                 return y
             wide = y.unflatten(0, (self.members, -1))
             return (wide + self.bias.to(y.dtype).view(self.members, 1, -1, 1, 1)).flatten(0, 1)
-        # Members side by side as groups of one convolution.
-        members, batch = self.members, x.shape[0] // self.members
-        wide = x.view(members, batch, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+        # Members are groups of one convolution.
         bias = None if self.bias is None else self.bias.flatten()
-        groups = members * self.groups
-        y = functional.conv2d(wide, self.weight.flatten(0, 1), bias, self.stride, self.padding, self.dilation, groups)
-        return y.view(batch, members, -1, *y.shape[2:]).transpose(0, 1).flatten(0, 1)
+        settings = (self.stride, self.padding, self.dilation, self.members * self.groups)
+        y = functional.conv2d(_side_by_side(x, self.members), self.weight.flatten(0, 1), bias, *settings)
+        return _in_turn(y, self.members)
 
     def fast(self, x: Tensor) -> bool:
         """Whether the kernels can do it."""
@@ -182,12 +180,11 @@ class FleetBatchNorm2d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             self.num_batches_tracked.add_(1)
-        members, batch = self.members, x.shape[0] // self.members
-        wide = x.view(members, batch, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+        wide = _side_by_side(x, self.members)
         running = (self.running_mean.view(-1), self.running_var.view(-1))
         factors = (self.weight.view(-1), self.bias.view(-1))
         y = functional.batch_norm(wide, *running, *factors, self.training, self.momentum, self.eps)
-        return y.view(batch, members, *x.shape[1:]).transpose(0, 1).flatten(0, 1)
+        return _in_turn(y, self.members)
 
     def scaled(self) -> Tensor:
         """Scale and shift by the running statistics."""
@@ -230,3 +227,13 @@ def conv_norm(x: Tensor, other: Tensor | None, conv: FleetConv2d, norm: FleetBat
 
 def _stacked(tensor: Tensor, members: int) -> nn.Parameter:
     return nn.Parameter(torch.stack([tensor.detach()] * members), requires_grad=tensor.requires_grad)
+
+
+def _side_by_side(x: Tensor, members: int) -> Tensor:
+    """(members * batch, channels, ...) as (batch, members * channels, ...)."""
+    return x.view(members, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+
+def _in_turn(y: Tensor, members: int) -> Tensor:
+    """The inverse of `_side_by_side`."""
+    return y.view(len(y), members, -1, *y.shape[2:]).transpose(0, 1).flatten(0, 1)

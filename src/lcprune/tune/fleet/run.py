@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +14,7 @@ from lcprune.data import Dataset
 from lcprune.errors import TuneError
 from lcprune.tune.distributed import World
 from lcprune.tune.feed import ResidentFeed
+from lcprune.tune.fit import benchmarking
 from lcprune.tune.fleet.layers import fleet_network
 from lcprune.tune.fleet.stack import Layout
 from lcprune.tune.loop import Loop
@@ -65,35 +65,23 @@ class Fleet(Loop):
     ) -> None:
         self.looks, self.proved = dict(looks or {}), False
         self.layouts = [Layout(original, plan, device) for plan in plans]
+        self.network = fleet_network(unwrap(original), len(members)).to(device).train()
+        recipes, dataset = [member.recipe for member in members], members[0].dataset
+        recipe, seeds = recipes[0], [own.seed for own in recipes]
         for member in members:
             member.model.to(device).eval()
-        parts = [member.groups() for member in members]
-        self.names = [name for names, _ in parts[0] for name in names]
-        if any([names for names, _ in part] != [names for names, _ in parts[0]] for part in parts):
-            raise TuneError(
-                "the members do not train the same parameters: give all the same requires_grad, and a head_lr to all "
-                "or none"
-            )
-        self.network = fleet_network(unwrap(original), len(members)).to(device).train()
-        own = dict(self.network.named_parameters())
-        for name, parameter in own.items():
-            parameter.requires_grad_(name in self.names)
-        groups = [([own[name] for name in part[0][0]], [rate for _, rate in part]) for part in zip(*parts, strict=True)]
-        recipe, dataset, recipes = members[0].recipe, members[0].dataset, [member.recipe for member in members]
         if teacher is not None:
             layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
             teacher.to(device=device, memory_format=layout).eval()  # type: ignore[call-overload]
         assert isinstance(dataset, Dataset)
-        seeds = [own.seed for own in recipes]
         feed = ResidentFeed(dataset, recipe.batch_size, recipe.augment, seeds, device)
         capture = device.type == "cuda" and recipe.cuda_graph
-        super().__init__(
-            members, feed, Stepper(self.network, feed, recipes, groups, teacher, capture), World(0, 1, device)
-        )
+        stepper = Stepper(self.network, feed, recipes, self._groups(members), teacher, capture)
+        super().__init__(members, feed, stepper, World(0, 1, device))
         for number, member in enumerate(members):
             kept = self.kept(number)
             member.load(kept)
-            self._push(number, [tensor for name, tensor in kept.items() if name.startswith("momentum")])
+            self._push(number, kept)
         places = [(member.place.epoch, member.place.step) for member in members]
         if len(set(places)) > 1:
             told = ", ".join(f"{number}: epoch {e}, step {s}" for number, (e, s) in enumerate(places))
@@ -103,14 +91,29 @@ class Fleet(Loop):
             )
         self._compare()
 
+    def _groups(self, members: Sequence[Training]) -> list[tuple[list[nn.Parameter], list[float]]]:
+        """The fleet's parameters by how they are trained, with each member's learning rate."""
+        groups = [member.groups() for member in members]
+        if any([names for names, _ in own] != [names for names, _ in groups[0]] for own in groups):
+            raise TuneError(
+                "the members do not train the same parameters: give all the same requires_grad, and a head_lr to all "
+                "or none"
+            )
+        self.names = [name for names, _ in groups[0] for name in names]  # in the order of the momentum
+        whole = dict(self.network.named_parameters())
+        for name, parameter in whole.items():
+            parameter.requires_grad_(name in self.names)
+        alike = zip(*groups, strict=True)  # of each group, what every member has
+        return [([whole[name] for name in own[0][0]], [rate for _, rate in own]) for own in alike]
+
     @torch.no_grad()
-    def _push(self, number: int, momentum: Sequence[Tensor]) -> None:
+    def _push(self, number: int, kept: Mapping[str, Tensor]) -> None:
         """Put a member's weights, statistics and momentum into the fleet's; what the cut does not have is zero."""
         state, layout = self.network.state_dict(), self.layouts[number]
         for name, tensor in self.members[number].model.state_dict().items():
             state[name][number].copy_(layout.scatter(name, tensor))
-        for name, tensor, full in zip(self.names, momentum, self.stepper.momentum, strict=False):
-            full[number].copy_(layout.scatter(name, tensor))
+        for place, (name, full) in enumerate(zip(self.names, self.stepper.momentum, strict=False)):
+            full[number].copy_(layout.scatter(name, kept[f"momentum.{place}"]))
 
     @torch.no_grad()
     def pull(self) -> None:
@@ -130,7 +133,7 @@ class Fleet(Loop):
         count = len(self.members)
         dataset, size = self.members[0].dataset, min(_COMPARED, self.feed.batch)
         images, _ = next(iter(dataset.batches("train", size, device=self.world.device)))
-        with _no_benchmark():
+        with benchmarking(False):  # cuDNN would try kernels for every width of every cut
             together = self.network.eval()(images.repeat(count, 1, 1, 1)).view(count, len(images), -1)
             outputs = [member.model(images) for member in self.members]
         self.network.train()
@@ -161,7 +164,7 @@ class Fleet(Loop):
         if done:
             self._prove()
             self.pull()
-            with _no_benchmark():
+            with benchmarking(False):
                 for member in self.members:
                     member.finish(self.world.device)
         return done
@@ -178,11 +181,11 @@ class Fleet(Loop):
     def _look(self, step: int) -> None:
         if step in self.looks:
             self.pull()
-            with _no_benchmark():
+            with benchmarking(False):
                 self.looks[step]([member.model for member in self.members])
 
     def end_epoch(self, rate: float) -> None:
-        with _no_benchmark():
+        with benchmarking(False):
             super().end_epoch(rate)
 
     def failure(self, lost: list[int], loss: float, where: str, rate: str) -> TuneError:
@@ -195,14 +198,3 @@ class Fleet(Loop):
             "help, or `fit` for these alone."
         )
         return LostMembers(message, lost)
-
-
-@contextmanager
-def _no_benchmark() -> Iterator[None]:
-    """While the cuts run by themselves: cuDNN would try kernels for every width of every one of them."""
-    benchmark = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = benchmark

@@ -35,11 +35,13 @@ class Layout:
     def __init__(self, original: nn.Module, plan: Plan | None, device: torch.device | str = "cpu") -> None:
         whole, generator = unwrap(original), torch.Generator().manual_seed(0)
         self.shapes = {name: tensor.shape for name, tensor in whole.state_dict().items()}
-        # The place of each entry and a fraction of its own, by which no sum or multiple of entries passes for an entry.
-        numbers = {
-            name: torch.arange(shape.numel()) + torch.rand(shape.numel(), dtype=torch.float64, generator=generator)
+        # The place of each entry and a fraction of its own, by which no sum or multiple of entries passes for an entry;
+        # below one half, so that no rounding makes it the next place.
+        fractions = {
+            name: torch.rand(shape.numel(), dtype=torch.float64, generator=generator) / 2
             for name, shape in self.shapes.items()
         }
+        numbers = {name: torch.arange(len(fraction)) + fraction for name, fraction in fractions.items()}
 
         def number(name: str, tensor: Tensor) -> Tensor:
             if name not in numbers:  # a buffer that is no part of the state
