@@ -151,8 +151,8 @@ class FleetConv2d(nn.Module):
             return (wide + self.bias.to(y.dtype).view(self.members, 1, -1, 1, 1)).flatten(0, 1)
         # Members are groups of one convolution.
         bias = None if self.bias is None else self.bias.flatten()
-        settings = (self.stride, self.padding, self.dilation, self.members * self.groups)
-        y = functional.conv2d(_side_by_side(x, self.members), self.weight.flatten(0, 1), bias, *settings)
+        wide, weight, groups = _side_by_side(x, self.members), self.weight.flatten(0, 1), self.members * self.groups
+        y = functional.conv2d(wide, weight, bias, self.stride, self.padding, self.dilation, groups)
         return _in_turn(y, self.members)
 
     def fast(self, x: Tensor) -> bool:
