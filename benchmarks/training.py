@@ -50,8 +50,8 @@ def ours(name: str, dataset: data.Dataset, recipe: tune.Recipe, device: torch.de
     model = models.build(name).to(device=device, memory_format=layout).train()
     feed = make_feed(dataset, recipe.batch_size, True, 0, device)
     network = torch.compile(model, dynamic=False) if recipe.compile else model
-    groups = [(list(model.parameters()), 0.01)]
-    stepper = Stepper(network, feed, recipe, groups, capture=device.type == "cuda" and recipe.cuda_graph)
+    groups = [(list(model.parameters()), [0.01])]
+    stepper = Stepper(network, feed, [recipe], groups, capture=device.type == "cuda" and recipe.cuda_graph)
     state = {"position": feed.steps}
 
     def run(steps: int) -> None:

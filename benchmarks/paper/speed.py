@@ -15,6 +15,8 @@ import multiprocessing
 import os
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,9 @@ def process(options: argparse.Namespace, orders: Any, answers: Any) -> None:
 
     import lcprune
     from lcprune import tune
-    from lcprune.tune.distributed import join
-    from lcprune.tune.fleet.fit import make_fleet
+    from lcprune.tune.distributed import World
+    from lcprune.tune.fit import one_network
+    from lcprune.tune.fleet.run import Fleet
     from lcprune.tune.training import Training
     from paper.scale import PAPER, TINY
     from paper.work import Bench
@@ -50,22 +53,23 @@ def process(options: argparse.Namespace, orders: Any, answers: Any) -> None:
     plan = lcprune.prune(graph, macs=0.5, method="naive", progress=False).plan
     for kind, count in iter(orders.get, None):
         recipe = tune.recipe("finetune", **KINDS[kind])
+        runs = [Training(plan.apply(full), bench.dataset, replace(recipe, seed=seed)) for seed in range(count)]
         if count == 1:
-            run = Training(plan.apply(full), bench.dataset, recipe, None, None, join(bench.device), 0)
+            made = one_network(runs[0], None, World(0, 1, bench.device), workers=0)
         else:
-            run = make_fleet(full, [plan] * count, bench.dataset, recipe, seeds=range(count), device=bench.device)
-        run.prepare(False)
-        answers.put(None)
-        orders.get()  # all are ready
-        steps, started = 0, time.perf_counter()
-        while time.perf_counter() - started < options.seconds:
-            run.stepper.start(0, 0)
-            for position in range(min(20, run.feed.steps)):
-                run.stepper.step(position)
-                steps += count
-            run.stepper.losses[:1].cpu()
-        answers.put(steps * run.images_per_step / (time.perf_counter() - started))
-        del run
+            made = nullcontext(Fleet(full, [plan] * count, runs, None, bench.device))
+        with made as loop:
+            answers.put(None)
+            orders.get()  # all are ready
+            steps, started = 0, time.perf_counter()
+            while time.perf_counter() - started < options.seconds:
+                loop.stepper.start(0, 0)
+                for position in range(min(20, loop.feed.steps)):
+                    loop.stepper.step(position)
+                    steps += count
+                loop.stepper.losses[:1].cpu()
+            answers.put(steps * loop.images_per_step / (time.perf_counter() - started))
+        del runs, made, loop
         gc.collect()
 
 

@@ -24,8 +24,8 @@ def stepper(blobs: Dataset, capture: bool, **changes: object) -> Stepper:
     recipe = tune.recipe("baseline", batch_size=32, lr=0.01, **changes)
     model = models.build("digits_resnet", num_classes=4).to(device=device, memory_format=torch.channels_last)
     teacher = models.build("digits_resnet", num_classes=4).to(device).eval() if recipe.distill else None
-    groups = [(list(model.parameters())[:-2], 0.01), (list(model.parameters())[-2:], 0.02)]
-    return Stepper(model.train(), make_feed(blobs, 32, True, 0, device), recipe, groups, teacher, capture)
+    groups = [(list(model.parameters())[:-2], [0.01]), (list(model.parameters())[-2:], [0.02])]
+    return Stepper(model.train(), make_feed(blobs, 32, True, 0, device), [recipe], groups, teacher, capture)
 
 
 @pytest.mark.parametrize("changes", [{}, {"precision": "bf16"}, {"distill": 0.5, "lr_decay": "cosine"}])

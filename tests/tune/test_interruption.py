@@ -20,7 +20,7 @@ from torch import nn
 from lcprune import tune
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
-from lcprune.tune import checkpoint, interrupt
+from lcprune.tune import checkpoint, loop
 from lcprune.tune.step import Stepper
 
 Make = Callable[..., nn.Module]
@@ -146,8 +146,8 @@ def test_ctrl_c_is_not_lost_in_an_import_that_swallows_it(monkeypatch: pytest.Mo
         except:  # noqa: E722 - as some of PyTorch's code has it
             pass
 
-    monkeypatch.setattr(interrupt.importlib, "import_module", careless)
+    monkeypatch.setattr(loop.importlib, "import_module", careless)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        interrupt.import_whole("a_module_that_is_not_there")
+        loop.import_whole("a_module_that_is_not_there")
     assert signal.getsignal(signal.SIGINT) is before

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from lcprune import tune
 from lcprune.errors import TuneError
-from lcprune.tune.loss import training_loss
+from lcprune.tune.step import training_loss
 
 
 def rates(recipe: tune.Recipe) -> list[float]:

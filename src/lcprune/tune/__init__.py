@@ -8,7 +8,8 @@ loss, accuracy = lcprune.tune.evaluate(model, data, "test")
 
 from lcprune.tune.evaluate import SplitResult, evaluate, recalibrate
 from lcprune.tune.fit import FitResult, fit
-from lcprune.tune.fleet import LostMembers, fit_fleet
+from lcprune.tune.fleet.fit import fit_fleet
+from lcprune.tune.fleet.run import LostMembers
 from lcprune.tune.recipe import Recipe, recipe, recipes
 
 __all__ = [

@@ -8,7 +8,8 @@ whenever the process is killed; safetensors means that reading it runs no code.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,74 +43,61 @@ class Place:
 
 
 def save(path: Path, model: nn.Module, extra: Mapping[str, Tensor], place: Place, identity: Mapping[str, Any]) -> None:
-    """Write a checkpoint.
-
-    Args:
-        extra: momentum and what else the step keeps, by name.
-        identity: what must be the same when the run goes on (recipe, data, shapes).
-    """
-    tensors = {f"model.{name}": _plain(tensor) for name, tensor in model.state_dict().items()}
-    tensors.update({f"extra.{name}": _plain(tensor) for name, tensor in extra.items()})
-    state = {
-        "epoch": place.epoch,
-        "step": place.step,
-        "history": place.history,
-        "seconds": place.seconds,
-        "identity": identity,
-    }
-    with atomic_write(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": _FORMAT, "state": json.dumps(state)})
+    """Write a checkpoint: weights, momentum and what else is kept, and what must be the same when the run goes on."""
+    state = json.dumps({**vars(place), "identity": identity})
+    _write(path, _live(model, extra), {"format": _FORMAT, "state": state})
 
 
 def load(path: Path, model: nn.Module, extra: Mapping[str, Tensor], identity: Mapping[str, Any]) -> Place:
-    """Read a checkpoint into live tensors, in place, so that a captured graph would still find them.
-
-    Args:
-        extra: tensors that receive what was saved under their names.
-        identity: of the run that wants to go on; a difference is an error.
-    """
-    try:
-        with safe_open(path, framework="pt") as stored:
-            metadata = stored.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise TuneError(f"{path} is not a checkpoint of lcprune")
-            state = json.loads(metadata["state"])
-            _compare(path, state["identity"], json.loads(json.dumps(identity)))
-            live = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-            live.update({f"extra.{name}": tensor for name, tensor in extra.items()})
-            absent = sorted(set(live) ^ set(stored.keys()))
-            if absent:
-                raise TuneError(f"{path} does not belong to this network: {', '.join(absent[:5])} are in one only")
-            with torch.no_grad():
-                for name, tensor in live.items():
-                    tensor.copy_(stored.get_tensor(name))
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise TuneError(f"{path} is damaged: {error}. Remove it to start again.") from error
-    return Place(state["epoch"], state["step"], state["history"], state["seconds"])
+    """Read a checkpoint into live tensors, in place, so that a captured graph would still find them."""
+    with _opened(path) as (stored, state):
+        _compare(path, state.pop("identity"), json.loads(json.dumps(identity)))
+        live = _live(model, extra)
+        absent = sorted(set(live) ^ set(stored.keys()))
+        if absent:
+            raise TuneError(f"{path} does not belong to this network: {', '.join(absent[:5])} are in one only")
+        with torch.no_grad():
+            for name, tensor in live.items():
+                tensor.copy_(stored.get_tensor(name))
+        return Place(**state)
 
 
 def place_in(path: Path) -> tuple[int, int]:
     """(epoch, step) that a checkpoint holds; (0, 0) where there is none."""
     if not path.exists():
         return 0, 0
-    try:
-        with safe_open(path, framework="np") as stored:
-            state = json.loads((stored.metadata() or {})["state"])
-            return state["epoch"], state["step"]
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise TuneError(f"{path} is damaged: {error}. Remove it to start again.") from error
+    with _opened(path) as (_, state):
+        return state["epoch"], state["step"]
 
 
 def save_weights(path: Path, model: nn.Module, metadata: Mapping[str, str] | None = None) -> None:
     """Write a network's weights as safetensors, atomically."""
-    with atomic_write(path) as temporary:
-        tensors = {name: _plain(tensor) for name, tensor in model.state_dict().items()}
-        save_file(tensors, temporary, metadata=dict(metadata or {}))
+    _write(path, model.state_dict(), dict(metadata or {}))
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _live(model: nn.Module, extra: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    return {**weights, **{f"extra.{name}": tensor for name, tensor in extra.items()}}
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
     # Safetensors keeps neither strides nor shared storage.
-    return tensor.detach().to("cpu", copy=True).contiguous()
+    plain = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    with atomic_write(path) as temporary:
+        save_file(plain, temporary, metadata=metadata)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A checkpoint's tensors, and what was written beside them."""
+    try:
+        with safe_open(path, framework="pt") as stored:
+            metadata = stored.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise TuneError(f"{path} is not a checkpoint of lcprune")
+            yield stored, json.loads(metadata["state"])
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise TuneError(f"{path} is damaged: {error}. Remove it to start again.") from error
 
 
 def _compare(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -8,6 +8,8 @@ any number of processes computes what one process does with the same global batc
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,19 +23,11 @@ from lcprune.errors import TuneError
 
 @dataclass(frozen=True)
 class World:
-    """This process among its siblings.
-
-    Attributes:
-        rank: 0 writes the files.
-        size: number of processes.
-        device: what this process computes on.
-        owned: whether `join` created the process group, so that `leave` ends it.
-    """
+    """This process among its siblings, and what it computes on."""
 
     rank: int
     size: int
     device: torch.device
-    owned: bool = False
 
     @property
     def first(self) -> bool:
@@ -56,23 +50,16 @@ class World:
         dist.all_reduce(total)
         return total / self.size
 
-    def leave(self) -> None:
-        """End the process group, if `join` made it."""
-        if self.owned and dist.is_initialized():
-            dist.destroy_process_group()
 
-
-def join(device: torch.device) -> World:
-    """Find the siblings of this process, if a launcher started some.
-
-    Args:
-        device: where a single process would compute; on GPUs every process takes its own.
-    """
+@contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """This process among its siblings, if a launcher started some; on GPUs every process takes its own device."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if dist.is_available() and dist.is_initialized():
         size = dist.get_world_size()
     if size == 1:
-        return World(0, 1, device)
+        yield World(0, 1, device)
+        return
     if not dist.is_available():
         raise TuneError("this build of PyTorch has no torch.distributed, which WORLD_SIZE > 1 asks for")
     if device.type == "cuda":
@@ -81,21 +68,42 @@ def join(device: torch.device) -> World:
     owned = not dist.is_initialized()
     if owned:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return World(dist.get_rank(), dist.get_world_size(), device, owned)
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), device)
+    finally:
+        if owned and dist.is_initialized():
+            dist.destroy_process_group()
 
 
-def parallel(model: nn.Module, world: World) -> nn.Module:
-    """`model` wrapped so that gradients and batch-norm statistics are shared.
+@contextmanager
+def parallel(model: nn.Module, world: World) -> Iterator[nn.Module]:
+    """`model`, wrapped where there are several processes so that gradients and batch-norm statistics are shared.
 
-    Args:
-        model: on its device already; its batch-norm layers are replaced in place, parameters are not.
-        world: more than one process.
+    Meanwhile its batch-norm layers are others with the same tensors. It is on its device already.
     """
-    if world.device.type == "cuda":
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        return nn.parallel.DistributedDataParallel(model, device_ids=[world.device.index])
-    _replace_norms(model)
-    return nn.parallel.DistributedDataParallel(model)
+    if world.size == 1:
+        yield model
+        return
+    norms = {
+        name: module for name, module in model.named_modules(remove_duplicate=False) if isinstance(module, _BatchNorm)
+    }
+    try:
+        if world.device.type == "cuda":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            yield nn.parallel.DistributedDataParallel(model, device_ids=[world.device.index])
+        else:
+            for name, norm in norms.items():
+                if norm.track_running_stats:
+                    _put(model, name, _shared(norm))
+            yield nn.parallel.DistributedDataParallel(model)
+    finally:
+        for name, norm in norms.items():
+            _put(model, name, norm)
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
 
 
 class _Sum(torch.autograd.Function):
@@ -109,9 +117,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(total)
-        return total
+        return _Sum.apply(gradient)
 
 
 class _SharedBatchNorm(_BatchNorm):
@@ -130,38 +136,18 @@ class _SharedBatchNorm(_BatchNorm):
         shape = [-1 if axis == 1 else 1 for axis in range(input.dim())]
         centred = input - mean.view(shape)
         variance = (_Sum.apply(centred.square().sum(axes, dtype=torch.float64)) / count).to(input.dtype)
-        if self.running_mean is not None and self.running_var is not None:
-            with torch.no_grad():
-                assert self.num_batches_tracked is not None
-                self.num_batches_tracked.add_(1)
-                share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean, share)
-                self.running_var.lerp_(variance * (count / max(count - 1, 1)), share)
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+            self.running_mean.lerp_(mean, share)
+            self.running_var.lerp_(variance * (count / max(count - 1, 1)), share)
         scaled = centred * torch.rsqrt(variance + self.eps).view(shape)
-        if not self.affine:
-            return scaled
-        return scaled * self.weight.view(shape) + self.bias.view(shape)
+        return scaled * self.weight.view(shape) + self.bias.view(shape) if self.affine else scaled
 
 
-def _replace_norms(module: nn.Module) -> None:
-    for name, child in module.named_children():
-        if isinstance(child, _BatchNorm) and child.track_running_stats:
-            shared = _SharedBatchNorm(child.num_features, child.eps, child.momentum, child.affine)
-            # The same tensors under a new class: what is trained is still the caller's network.
-            shared._parameters, shared._buffers = child._parameters, child._buffers
-            shared.train(child.training)
-            setattr(module, name, shared)
-        else:
-            _replace_norms(child)
-
-
-def norms_of(model: nn.Module) -> dict[str, nn.Module]:
-    """The batch-norm modules of a network, to be put back by `restore_norms`."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-
-
-def restore_norms(model: nn.Module, norms: dict[str, nn.Module]) -> None:
-    """Put back the batch-norm modules that `parallel` replaced; their tensors were trained all along."""
-    for name, module in norms.items():
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, module)
+def _shared(norm: _BatchNorm) -> _SharedBatchNorm:
+    """The same tensors under a new class: what is trained is still the caller's network."""
+    shared = _SharedBatchNorm(norm.num_features, norm.eps, norm.momentum, norm.affine)
+    shared._parameters, shared._buffers = norm._parameters, norm._buffers
+    return shared.train(norm.training)

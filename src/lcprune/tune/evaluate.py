@@ -31,12 +31,9 @@ class SplitResult(NamedTuple):
 
 def pick_device(device: str | torch.device | None = None) -> torch.device:
     """The given device, or the GPU where there is one."""
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
-    if str(chosen) == "cuda":  # without a number: the current one
-        chosen = torch.device("cuda", torch.cuda.current_device())
-    return chosen
+    chosen = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    # Without a number: the current one.
+    return torch.device("cuda", torch.cuda.current_device()) if str(chosen) == "cuda" else chosen
 
 
 @torch.no_grad()

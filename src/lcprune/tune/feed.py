@@ -9,9 +9,9 @@ of (seed, epoch) alone: an interrupted epoch can be taken up at any step.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from lcprune.data.own import Samples
 from lcprune.errors import TuneError
 
 
-class Feed(Protocol):
+class Feed(ABC):
     """Batches of one training run.
 
     Attributes:
@@ -38,71 +38,95 @@ class Feed(Protocol):
 
     steps: int
     batch: int
-    cursor: Tensor
-    capturable: bool
+    capturable = True
+
+    def __init__(self, seed: int, device: torch.device, share: tuple[int, int]) -> None:
+        self.seed, self.device = seed, device
+        self.rank, self.world = share
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def part(self, count: int, batch_size: int) -> None:
+        """Make steps of so many samples; those of the last, partial step wait an epoch."""
+        if batch_size % self.world:
+            raise TuneError(f"batch_size={batch_size} cannot be shared evenly by {self.world} processes")
+        batch = min(batch_size, count // self.world * self.world)
+        if batch < self.world:
+            raise TuneError(f"{count} training images are too few for {self.world} processes")
+        self.count, self.steps, self.batch = count, count // batch, batch // self.world
 
     def start(self, epoch: int, step: int) -> None:
         """Prepare an epoch from the given step on."""
+        self.cursor.fill_(step)
 
-    def advance(self) -> None:
+    def advance(self) -> None:  # noqa: B027 - not all leave something to the host
         """Host work before a step; not part of a captured graph."""
 
+    @abstractmethod
     def fetch(self) -> tuple[Any, Any]:
         """Inputs and targets of the step that the cursor points to; device work only."""
 
+    def mine(self, order: Any) -> Any:
+        """(..., steps, batch): this process's part of what an epoch takes, in its order (..., samples)."""
+        used = order[..., : self.steps * self.world * self.batch]
+        return used.reshape(*used.shape[:-1], self.steps, self.world, self.batch)[..., self.rank, :]
 
-class _Normaliser:
-    """uint8 (B, H, W, C) to float (B, C, H, W) with constants that are on the device already."""
-
-    def __init__(self, dataset: Dataset, device: torch.device) -> None:
-        self.shift = torch.tensor(dataset.mean, device=device).mul(-255)
-        self.scale = torch.tensor(dataset.std, device=device).mul(255).reciprocal()
-
-    def __call__(self, images: Tensor) -> Tensor:
-        return images.to(torch.float32).add_(self.shift).mul_(self.scale).permute(0, 3, 1, 2)
+    def shuffled(self, epoch: int, step: int) -> Iterator[np.ndarray]:
+        """Which samples this process takes at each step of an epoch, from the given one on."""
+        return iter(self.mine(np.random.default_rng((self.seed, epoch)).permutation(self.count))[step:])
 
 
-class _OnDevice(ABC):
-    """Images that are all on the device; which ones a step takes, and how they are cropped, are tables there."""
+def _normaliser(dataset: Dataset, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """(B, H, W, C), 0 to 255, to float (B, C, H, W) with constants that are on the device already."""
+    shift = torch.tensor(dataset.mean, device=device).mul(-255)
+    scale = torch.tensor(dataset.std, device=device).mul(255).reciprocal()
+    return lambda images: images.to(torch.float32).add_(shift).mul_(scale).permute(0, 3, 1, 2)
 
-    capturable = True
+
+# (numbers, images): what is drawn for images in their order; the images (batch, height, width, channels) of a step.
+_Draw = Callable[[Tensor, torch.Generator], Tensor]
+_Crop = Callable[[Tensor, Tensor], Tensor]
+
+
+class ResidentFeed(Feed):
+    """Images that are all on the device; which ones a step takes, and how they are cropped, are tables there.
+
+    Args:
+        seeds: one, or one per member of a fleet, whose batches follow one another.
+    """
 
     def __init__(
-        self, dataset: Dataset, batch_size: int, seed: int, device: torch.device, share: tuple[int, int], drawn: Tensor
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        augment: bool,
+        seeds: Sequence[int],
+        device: torch.device,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
-        self.rank, self.world = share
-        self.count, self.seed = len(dataset.train), seed
-        self.steps, self.batch = _partition(self.count, batch_size, self.world)
+        super().__init__(seeds[0], device, share)
+        self.part(len(dataset.train), batch_size)
+        self.seeds = seeds
+        ways = _arrays if isinstance(dataset.train, ArraySplit) else _decoded
+        self.draw, self.crop = ways(dataset, augment, device)
         self.labels = dataset.train.labels.to(device)
-        self.normalise = _Normaliser(dataset, device)
-        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
-        self.order = torch.zeros(self.steps, self.batch, dtype=torch.int64, device=device)
-        self.drawn = drawn.new_zeros(len(drawn), self.steps, self.batch, device=device)
+        self.normalise = _normaliser(dataset, device)
+        self.order, self.drawn = (table.to(device) for table in self._tables(0))
 
-    @abstractmethod
-    def draw(self, order: Tensor, generator: torch.Generator) -> Tensor:
-        """(numbers, images): what is drawn for images in their order."""
-
-    @abstractmethod
-    def crop(self, index: Tensor, drawn: Tensor) -> Tensor:
-        """The images of a step, (batch, height, width, channels)."""
-
-    def tables(self, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Which images, (steps, batch), and which crops, (numbers, steps, batch), a seed gives to an epoch."""
-        generator = torch.Generator().manual_seed(mix(seed, epoch))
-        shape = (self.steps, self.world, self.batch)
-        order = torch.randperm(self.count, generator=generator)[: self.steps * self.world * self.batch]
-        drawn = self.draw(order, generator)
-        return order.view(shape)[:, self.rank], drawn.view(-1, *shape)[:, :, self.rank]
+    def _tables(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Which images, (steps, batches), and which crops, (numbers, steps, batches), the seeds give to an epoch."""
+        orders, draws = [], []
+        for seed in self.seeds:
+            generator = torch.Generator().manual_seed(mix(seed, epoch))
+            order = torch.randperm(self.count, generator=generator)[: self.steps * self.world * self.batch]
+            orders.append(self.mine(order))
+            draws.append(self.mine(self.draw(order, generator)))
+        return torch.cat(orders, dim=-1), torch.cat(draws, dim=-1)
 
     def start(self, epoch: int, step: int) -> None:
-        order, drawn = self.tables(self.seed, epoch)
+        super().start(epoch, step)
+        order, drawn = self._tables(epoch)
         self.order.copy_(order)
         self.drawn.copy_(drawn)
-        self.cursor.fill_(step)
-
-    def advance(self) -> None:  # noqa: B027 - nothing is left to the host
-        pass
 
     def fetch(self) -> tuple[Tensor, Tensor]:
         index = self.order.index_select(0, self.cursor).view(-1)
@@ -110,60 +134,31 @@ class _OnDevice(ABC):
         return self.normalise(self.crop(index, drawn)), self.labels.index_select(0, index)
 
 
-class ResidentFeed(_OnDevice):
-    """Images of one size."""
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        batch_size: int,
-        augment: bool,
-        seed: int,
-        device: torch.device,
-        share: tuple[int, int],
-    ) -> None:
-        assert isinstance(dataset.train, ArraySplit)
-        super().__init__(dataset, batch_size, seed, device, share, torch.zeros(3, dtype=torch.int64))
-        self.augmentation = dataset.augmentation if augment else Augmentation(pad=0, flip=False)
-        self.height, self.width = dataset.train.images.shape[1:3]
-        self.padded = pad_images(dataset.train.images.to(device), self.augmentation.pad)
-
-    def draw(self, order: Tensor, generator: torch.Generator) -> Tensor:
-        return draw(len(order), self.augmentation, generator)
-
-    def crop(self, index: Tensor, drawn: Tensor) -> Tensor:
-        return gather(self.padded, index, drawn, self.height, self.width)
+def _arrays(dataset: Dataset, augment: bool, device: torch.device) -> tuple[_Draw, _Crop]:
+    assert isinstance(dataset.train, ArraySplit)
+    augmentation = dataset.augmentation if augment else Augmentation(pad=0, flip=False)
+    height, width = dataset.train.images.shape[1:3]
+    padded = pad_images(dataset.train.images.to(device), augmentation.pad)
+    return (
+        lambda order, generator: draw(len(order), augmentation, generator),
+        lambda index, drawn: gather(padded, index, drawn, height, width),
+    )
 
 
-class DecodedFeed(_OnDevice):
-    """Image files that were decoded before."""
+def _decoded(dataset: Dataset, augment: bool, device: torch.device) -> tuple[_Draw, _Crop]:
+    split = dataset.train
+    assert isinstance(split, DecodedSplit)
+    pixels, places = split.pixels.to(device), split.places.to(device)
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        batch_size: int,
-        augment: bool,
-        seed: int,
-        device: torch.device,
-        share: tuple[int, int],
-    ) -> None:
-        assert isinstance(dataset.train, DecodedSplit)
-        super().__init__(dataset, batch_size, seed, device, share, torch.zeros(5))
-        self.split, self.augment = dataset.train, augment
-        self.pixels, self.places = self.split.pixels.to(device), self.split.places.to(device)
+    def drawn(order: Tensor, generator: torch.Generator) -> Tensor:
+        some = split.places[:, order]
+        return draw_crops(some, generator) if augment else middle(some, split.size)
 
-    def draw(self, order: Tensor, generator: torch.Generator) -> Tensor:
-        places = self.split.places[:, order]
-        return draw_crops(places, generator) if self.augment else middle(places, self.split.size)
-
-    def crop(self, index: Tensor, drawn: Tensor) -> Tensor:
-        return sample(self.pixels, self.places.index_select(1, index), drawn, self.split.size)
+    return drawn, lambda index, crops: sample(pixels, places.index_select(1, index), crops, split.size)
 
 
-class FileFeed:
+class FileFeed(Feed):
     """Images that are decoded by worker processes into fixed device buffers."""
-
-    capturable = True
 
     def __init__(
         self,
@@ -176,24 +171,19 @@ class FileFeed:
         workers: int,
     ) -> None:
         assert isinstance(dataset.train, FileSplit)
-        self.split = dataset.train
-        self.rank, self.world = share
-        self.steps, self.batch = _partition(len(self.split), batch_size, self.world)
-        self.augment, self.seed, self.device, self.workers = augment, seed, device, workers
+        super().__init__(seed, device, share)
+        self.part(len(dataset.train), batch_size)
+        self.split, self.augment, self.workers = dataset.train, augment, workers
         channels, height, width = dataset.input_shape
         self.images = torch.zeros(self.batch, height, width, channels, dtype=torch.uint8, device=device)
         self.labels = torch.zeros(self.batch, dtype=torch.int64, device=device)
-        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
-        self.normalise = _Normaliser(dataset, device)
+        self.normalise = _normaliser(dataset, device)
         self.incoming: Iterator[tuple[Tensor, Tensor]] = iter(())
 
     def start(self, epoch: int, step: int) -> None:
-        used = self.steps * self.world * self.batch
-        order = np.random.default_rng((self.seed, epoch)).permutation(len(self.split))[:used]
-        mine = order.reshape(self.steps, self.world, self.batch)[step:, self.rank]
+        super().start(epoch, step)
         key = (self.seed, epoch) if self.augment else None
-        self.incoming = self.split.loader(list(mine), key, self.workers, self.device)
-        self.cursor.fill_(step)
+        self.incoming = self.split.loader(list(self.shuffled(epoch, step)), key, self.workers, self.device)
 
     def advance(self) -> None:
         images, labels = next(self.incoming)
@@ -204,7 +194,7 @@ class FileFeed:
         return self.normalise(self.images), self.labels
 
 
-class OwnFeed:
+class OwnFeed(Feed):
     """Batches of any task. A user's own loader is iterated with its random numbers seeded by (seed, epoch)."""
 
     capturable = False
@@ -212,26 +202,22 @@ class OwnFeed:
     def __init__(
         self, dataset: OwnData, batch_size: int, seed: int, device: torch.device, share: tuple[int, int]
     ) -> None:
-        self.part, self.seed, self.device = dataset.train, seed, device
-        self.rank, self.world = share
-        if isinstance(self.part, Samples):
-            self.steps, self.batch = _partition(len(self.part), batch_size, self.world)
+        super().__init__(seed, device, share)
+        self.source = dataset.train
+        if isinstance(self.source, Samples):
+            self.part(len(self.source), batch_size)
         else:
-            self.steps, self.batch = self.part.steps, next(self.part.batches()).size // self.world
-        self.cursor = torch.zeros(1, dtype=torch.int64, device=device)
+            self.steps, self.batch = self.source.steps, next(self.source.batches()).size // self.world
         self.incoming: Iterator[Batch] = iter(())
         self.current: Batch | None = None
 
     def start(self, epoch: int, step: int) -> None:
-        if isinstance(self.part, Samples):
-            used = self.steps * self.world * self.batch
-            order = np.random.default_rng((self.seed, epoch)).permutation(len(self.part))[:used]
-            mine = order.reshape(self.steps, self.world, self.batch)[step:, self.rank]
-            self.incoming = map(self.part.batch, mine)
+        super().start(epoch, step)
+        if isinstance(self.source, Samples):
+            self.incoming = map(self.source.batch, self.shuffled(epoch, step))
         else:
             torch.manual_seed(mix(self.seed, epoch))
-            self.incoming = map(self._share, islice(self.part.batches(), step, None))
-        self.cursor.fill_(step)
+            self.incoming = map(self._share, islice(self.source.batches(), step, None))
 
     def _share(self, batch: Batch) -> Batch:
         """This process's samples of a batch."""
@@ -261,35 +247,16 @@ def make_feed(
     share: tuple[int, int] = (0, 1),
     workers: int = 4,
 ) -> Feed:
-    """The feed that suits the data set.
-
-    Args:
-        dataset: its training split is fed.
-        batch_size: over all processes.
-        share: (rank, number of processes); every process gets its part of each batch.
-        workers: that decode image files.
-    """
+    """The feed of a data set's training split; `share` is (rank, number of processes) that part each batch."""
     if not dataset.train:
         raise TuneError(f"{dataset.name} has no training images")
     if isinstance(dataset, OwnData):
         return OwnFeed(dataset, batch_size, seed, device, share)
-    if isinstance(dataset.train, ArraySplit):
-        return ResidentFeed(dataset, batch_size, augment, seed, device, share)
-    if isinstance(dataset.train, DecodedSplit):
-        return DecodedFeed(dataset, batch_size, augment, seed, device, share)
-    return FileFeed(dataset, batch_size, augment, seed, device, share, workers)
+    if isinstance(dataset.train, FileSplit):
+        return FileFeed(dataset, batch_size, augment, seed, device, share, workers)
+    return ResidentFeed(dataset, batch_size, augment, [seed], device, share)
 
 
 def mix(*numbers: int) -> int:
     """One seed out of several numbers, so that nearby ones give unrelated streams."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _partition(count: int, batch_size: int, world: int) -> tuple[int, int]:
-    """(steps per epoch, images per step and process); the images of the last, partial step wait an epoch."""
-    if batch_size % world:
-        raise TuneError(f"batch_size={batch_size} cannot be shared evenly by {world} processes")
-    batch = min(batch_size, count // world * world)
-    if batch < world:
-        raise TuneError(f"{count} training images are too few for {world} processes")
-    return count // batch, batch // world

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,11 +16,13 @@ from torch import nn
 from lcprune import bf16
 from lcprune.data import AnyData
 from lcprune.errors import TuneError
-from lcprune.tune.distributed import join
+from lcprune.tune.distributed import World, joined, parallel
 from lcprune.tune.evaluate import pick_device
-from lcprune.tune.interrupt import import_whole
+from lcprune.tune.feed import make_feed
+from lcprune.tune.loop import Loop, import_whole
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.recipe import recipe as make_recipe
+from lcprune.tune.step import Stepper
 from lcprune.tune.training import Training
 
 
@@ -89,26 +91,25 @@ def fit(
         max_seconds: checkpoint and return unfinished when this session has taken so long.
     """
     recipe = make_recipe(recipe) if isinstance(recipe, str) else recipe
-    if recipe.distill > 0 and teacher is None:
-        raise TuneError(f"distill={recipe.distill} needs a teacher: pass the unpruned network")
     folder = None if run_dir is None else Path(run_dir)
-    if folder is not None and not resume and (folder / "checkpoint.safetensors").exists():
-        raise TuneError(f"{folder} holds a run already: pass resume=True to go on with it, or choose another folder")
+    teacher = teacher_of(recipe, teacher)
     where = pick_device(device)
     recipe = settled(recipe, model, where)
-    world = join(where)
-    try:
-        run = Training(model, dataset, recipe, folder, teacher, world, workers)
-        with training_settings(world.device, model):
-            try:
-                import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
-                run.prepare(resume)
-                run.train(progress, checkpoint_seconds, max_seconds)
-            finally:
-                run.restore()
-        return fit_result(run)
-    finally:
-        world.leave()
+    with joined(where) as world:
+        run = Training(model, dataset, recipe, folder, resume, writes=world.first)
+        with training_settings(world.device, [model, teacher]):
+            with one_network(run, teacher, world, workers) as loop:
+                done = loop.train(progress, checkpoint_seconds, max_seconds)
+            if done:
+                run.finish(world.device)
+    return fit_result(run)
+
+
+def teacher_of(recipe: Recipe, teacher: nn.Module | None) -> nn.Module | None:
+    """Who teaches, if anybody."""
+    if recipe.distill > 0 and teacher is None:
+        raise TuneError(f"distill={recipe.distill} needs a teacher: pass the unpruned network")
+    return teacher if recipe.distill > 0 else None
 
 
 def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
@@ -117,33 +118,58 @@ def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
     return replace(recipe, precision=bf16.settle(recipe.precision, device, TuneError))
 
 
-def fit_result(run: Training) -> FitResult:
-    """What a training came to."""
-    summary = run.summary()
-    found = (summary[key] for key in ("val_loss", f"val_{run.dataset.compared_by.name}", "images_per_second"))
-    loss, score, rate = (math.nan if value is None else value for value in found)
-    return FitResult(
-        model=run.model,
-        history=tuple(run.place.history),
-        finished=run.finished,
-        seconds=run.place.seconds,
-        val_loss=loss,
-        val_score=score,
-        images_per_second=rate,
-        run_dir=run.folder,
-    )
+@contextmanager
+def training_settings(device: torch.device, networks: Sequence[nn.Module | None]) -> Iterator[None]:
+    """Global switches of PyTorch as training wants them; they, and the networks' mode and layout, are put back."""
+    modes = [(network, network.training) for network in networks if network is not None]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), benchmarking(True):
+        try:
+            import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
+            yield
+        finally:
+            for network, training in modes:
+                network.train(training).to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
 @contextmanager
-def training_settings(device: torch.device, model: nn.Module) -> Iterator[None]:
-    """Global switches of PyTorch as training wants them; they, and the network's mode, are put back."""
-    training = model.training
-    benchmark = torch.backends.cudnn.benchmark
-    gpus = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus):
-        torch.backends.cudnn.benchmark = True
-        try:
-            yield
-        finally:
-            torch.backends.cudnn.benchmark = benchmark
-            model.train(training)
+def benchmarking(wanted: bool) -> Iterator[None]:
+    """Whether cuDNN tries which of its kernels is the fastest for a shape that it has not met."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def one_network(run: Training, teacher: nn.Module | None, world: World, workers: int) -> Iterator[Loop]:
+    """The loop that trains one network, inside `training_settings`."""
+    model, device, recipe = run.model, world.device, run.recipe
+    flat = all(parameter.ndim < 5 for parameter in model.parameters())  # volumes have a layout of their own
+    layout = torch.channels_last if recipe.channels_last and flat else torch.contiguous_format
+    model.to(device=device, memory_format=layout).train()  # type: ignore[call-overload]
+    if teacher is not None:
+        teacher.to(device=device, memory_format=layout).eval()  # type: ignore[call-overload]
+    dataset, share = run.dataset, (world.rank, world.size)
+    feed = make_feed(dataset, recipe.batch_size, recipe.augment, recipe.seed, device, share, workers)
+    with parallel(model, world) as network:
+        if recipe.compile and world.size == 1:
+            network = torch.compile(model, dynamic=False)  # type: ignore[assignment]
+        # A graph across processes would have to capture their communication too; they run eagerly.
+        capture = device.type == "cuda" and recipe.cuda_graph and world.size == 1 and feed.capturable
+        own = dict(model.named_parameters())
+        groups = [([own[name] for name in names], [rate]) for names, rate in run.groups()]
+        task = dataset.loss_fn, dataset.classifies
+        loop = Loop([run], feed, Stepper(network, feed, [recipe], groups, teacher, capture, *task), world, workers)
+        run.load(loop.kept(0))
+        yield loop
+
+
+def fit_result(run: Training) -> FitResult:
+    """What a training came to."""
+    summary = run.summary()
+    found = (summary[key] for key in ("val_loss", f"val_{run.score.name}", "images_per_second"))
+    loss, score, rate = (math.nan if value is None else value for value in found)
+    history, seconds = tuple(run.place.history), run.place.seconds
+    return FitResult(run.model, history, run.finished, seconds, loss, score, rate, run.folder)

@@ -87,15 +87,7 @@ class Recipe:
             raise TuneError(f"temperature={self.temperature}: expected a positive number")
 
     def factors(self, epoch: int, steps: int) -> np.ndarray:
-        """What the learning rates are multiplied with at each step of an epoch.
-
-        Args:
-            epoch: counted from 0.
-            steps: steps per epoch.
-
-        Returns:
-            float64 (steps,).
-        """
+        """What the learning rates are multiplied with at each step of an epoch, counted from 0: float64 (steps,)."""
         passed = epoch + np.arange(steps) / steps
         if self.lr_decay == "cosine":
             span = max(self.epochs - self.warmup_epochs, 1e-9)

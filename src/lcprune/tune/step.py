@@ -8,35 +8,25 @@ host.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import call
 from lcprune.tune.feed import Feed
-from lcprune.tune.loss import training_loss
 from lcprune.tune.recipe import Recipe
 
 _WARMUP_STEPS = 4  # cuDNN chooses its kernels and the allocator settles before the capture
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """Parameters that are updated alike.
-
-    Attributes:
-        params: what the optimizer changes.
-        momentum: one tensor per parameter, like it; none without momentum.
-        lr: learning rate at the start.
-        recipe: how the rate falls, and weight decay.
-    """
+class _Part(NamedTuple):
+    """Parameters that are updated alike: with one learning rate at the start, which falls as the recipe says."""
 
     params: list[Tensor]
     momentum: list[Tensor]
@@ -47,17 +37,19 @@ class Trained:
 class Stepper:
     """Forward, backward and update of one batch, with all its results left on the device.
 
+    A fleet steps all its members at once: their batches follow one another, parameters have a leading dimension of
+    members, and the sum of their losses is minimised, so that each gets its own gradient.
+
     Args:
-        network: what is called (the model, or a wrapper of it such as DDP).
-        groups: parameters and their base learning rates.
-        teacher: the network to imitate, in evaluation mode, if any.
+        recipes: one, or one per member. Where they differ, each member's share of a parameter is updated by itself.
+        groups: parameters, and the learning rate that each member begins with.
         capture: replay a CUDA graph. Parameters and buffers must stay where they are from then on.
-        loss_fn: `loss_fn(output, target)`; None is what `tune/loss.py` has.
+        loss_fn: `loss_fn(output, target)`; None is cross entropy, as the recipe has it.
         classifies: targets are classes, one per sample, so that hits can be counted.
 
     Attributes:
-        losses: float32 (steps,), the loss of each step of this epoch.
-        correct: int64 (1,), correctly classified images of this epoch.
+        losses: float32 (steps, members), the loss of each step of this epoch.
+        correct: int64 (members,), correctly classified images of this epoch.
         momentum: one tensor per parameter, like it.
     """
 
@@ -65,59 +57,70 @@ class Stepper:
         self,
         network: nn.Module,
         feed: Feed,
-        recipe: Recipe,
-        groups: list[tuple[list[nn.Parameter], float]],
+        recipes: Sequence[Recipe],
+        groups: Sequence[tuple[list[nn.Parameter], Sequence[float]]],
         teacher: nn.Module | None = None,
         capture: bool = False,
         loss_fn: Callable[[Any, Any], Any] | None = None,
         classifies: bool = True,
     ) -> None:
+        self.network, self.feed, self.recipe, self.teacher = network, feed, recipes[0], teacher
         self.loss_fn, self.classifies = loss_fn, classifies
-        self.network, self.feed, self.recipe, self.teacher = network, feed, recipe, teacher
         self.device = feed.cursor.device
-        trained = [parameter for params, _ in groups for parameter in params]
-        # Zeros are what the first step assumes; having them now makes every step the same code.
-        self.momentum = [torch.zeros_like(parameter) for parameter in trained if recipe.momentum]
-        self.parts = self._parts(groups)
+        self.smoothing = torch.tensor([recipe.label_smoothing for recipe in recipes], device=self.device)
+        self.momentum: list[Tensor] = []
+        self.shares: list[tuple[nn.Parameter, list[Tensor]]] = []  # each member's, where they are updated apart
+        self.parts = self._parts(recipes, groups)
         # Learning rates in device memory can change between replays; on a CPU numbers do.
-        self.base = torch.tensor([part.lr for part in self.parts], device=self.device)
-        self.rates = self.base.clone()
+        self.rates = torch.zeros(len(self.parts), device=self.device)
         on_gpu = self.device.type == "cuda"
         self.optimizer = torch.optim.SGD(
             [
                 {"params": part.params, "lr": rate if on_gpu else part.lr, "weight_decay": part.recipe.weight_decay}
                 for part, rate in zip(self.parts, self.rates, strict=True)
             ],
-            lr=recipe.lr,
-            momentum=recipe.momentum,
-            nesterov=recipe.nesterov and recipe.momentum > 0,
+            momentum=self.recipe.momentum,
+            nesterov=self.recipe.nesterov and self.recipe.momentum > 0,
             fused=True,
         )
         for part in self.parts:
             for parameter, buffer in zip(part.params, part.momentum, strict=False):
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
-        self.losses = torch.zeros(feed.steps, device=self.device)
-        self.correct = torch.zeros(1, dtype=torch.int64, device=self.device)
-        self.factors = torch.zeros(feed.steps, len(self.parts), device=self.device)
-        self._host_factors = np.zeros((feed.steps, len(self.parts)))
+        self.losses = torch.zeros(feed.steps, len(recipes), device=self.device)
+        self.correct = torch.zeros(len(recipes), dtype=torch.int64, device=self.device)
+        kind = torch.float32 if on_gpu else torch.float64
+        self.schedule = torch.zeros(feed.steps, len(self.parts), dtype=kind, device=self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if capture:
             self._capture()
 
-    def _parts(self, groups: list[tuple[list[nn.Parameter], float]]) -> list[Trained]:
-        """The parameters by how they are updated."""
-        buffers = iter(self.momentum)
-        return [Trained([*params], [*islice(buffers, len(params))], rate, self.recipe) for params, rate in groups]
+    def _parts(
+        self, recipes: Sequence[Recipe], groups: Sequence[tuple[list[nn.Parameter], Sequence[float]]]
+    ) -> list[_Part]:
+        alike = len({replace(recipe, seed=0, name="") for recipe in recipes}) == 1
+        parts = []
+        for params, rates in groups:
+            # Zeros are what the first step assumes; having them now makes every step the same code.
+            momentum = [torch.zeros_like(parameter) for parameter in params if self.recipe.momentum]
+            self.momentum += momentum
+            if alike:
+                parts.append(_Part([*params], momentum, rates[0], self.recipe))
+                continue
+            shares = [[*parameter.detach()] for parameter in params]
+            self.shares += zip(params, shares, strict=True)
+            for number, (recipe, rate) in enumerate(zip(recipes, rates, strict=True)):
+                buffers = [buffer[number] for buffer in momentum]
+                parts.append(_Part([own[number] for own in shares], buffers, rate, recipe))
+        return parts
 
     def start(self, epoch: int, step: int) -> None:
         """Prepare for an epoch, from the given step on."""
-        factors = np.stack([part.recipe.factors(epoch, self.feed.steps) for part in self.parts], axis=1)
-        self._host_factors = factors
-        self.factors.copy_(torch.from_numpy(factors))
-        self.feed.start(epoch, step)
+        schedule = [part.lr * part.recipe.factors(epoch, self.feed.steps) for part in self.parts]
+        self.schedule.copy_(torch.from_numpy(np.stack(schedule, axis=1)))
         if step == 0:
             self.losses.zero_()
             self.correct.zero_()
+        self.feed.start(epoch, step)
 
     def step(self, position: int) -> None:
         """Run one step; `position` is its place in the epoch, as the cursor says too."""
@@ -126,10 +129,8 @@ class Stepper:
             self.graph.replay()
             return
         if self.device.type != "cuda":
-            for group, part, factor in zip(
-                self.optimizer.param_groups, self.parts, self._host_factors[position].tolist(), strict=True
-            ):
-                group["lr"] = part.lr * factor
+            for group, rate in zip(self.optimizer.param_groups, self.schedule[position].tolist(), strict=True):
+                group["lr"] = rate
         self.network.zero_grad(set_to_none=True)
         self._body()
 
@@ -140,7 +141,7 @@ class Stepper:
         if not self.recipe.channels_last and isinstance(images, Tensor):
             images = images.contiguous()
         if self.device.type == "cuda":
-            torch.mul(self.factors.index_select(0, cursor).view(-1), self.base, out=self.rates)
+            self.rates.copy_(self.schedule.index_select(0, cursor).view(-1))
         with autocast(self.device, self.recipe.precision):
             logits = call(self.network, images)
             taught = None
@@ -149,55 +150,90 @@ class Stepper:
                     taught = call(self.teacher, images)
         loss = self._loss(logits, labels, taught)
         (loss.sum() if loss.dim() else loss).backward()
-        self._update()
+        for parameter, shares in self.shares:
+            assert parameter.grad is not None
+            for share, gradient in zip(shares, parameter.grad, strict=True):
+                share.grad = gradient
+        self.optimizer.step()
         with torch.no_grad():
-            self.losses.index_copy_(0, cursor, loss.detach().unsqueeze(0))
-            # One row of hits per entry of `correct`: a network counts all images, a fleet those of each member.
+            self.losses.index_copy_(0, cursor, loss.detach().view(1, -1))
             if self.classifies:
                 self.correct.add_((logits.detach().argmax(1) == labels).view(len(self.correct), -1).sum(1))
             cursor.add_(1)
-
-    def _update(self) -> None:
-        self.optimizer.step()
 
     def _loss(self, logits: Any, labels: Any, taught: Tensor | None) -> Tensor:
         if self.loss_fn is not None:
             loss: Tensor = self.loss_fn(in_float32(logits), labels)
             return loss
-        return training_loss(logits, labels, self.recipe, taught)
+        if len(self.smoothing) == 1:
+            return training_loss(logits, labels, self.recipe, taught)
+        return member_losses(logits, labels, self.smoothing, self.recipe, taught)
 
     def _capture(self) -> None:
-        with self._untouched():
-            self.feed.start(0, 0)
-            self.feed.advance()
-            stream = torch.cuda.Stream(self.device)
-            stream.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(stream):
-                for _ in range(_WARMUP_STEPS):
-                    self.feed.cursor.zero_()
-                    self.network.zero_grad(set_to_none=True)
-                    self._body()
-            torch.cuda.current_stream(self.device).wait_stream(stream)
-            torch.cuda.synchronize(self.device)
-            self.feed.cursor.zero_()
-            # Without gradients to add to, the captured backward pass writes them afresh at every replay.
-            self.network.zero_grad(set_to_none=True)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._body()
-            self.graph = graph
-
-    @contextlib.contextmanager
-    def _untouched(self) -> Iterator[None]:
-        """Put weights, statistics and momentum back in place after the warm-up, at the same addresses."""
-        live = [*self.network.parameters(), *self.network.buffers(), *self.momentum]
+        # The warm-up steps leave no trace: all is put back in place, at the same addresses.
+        live = [*self.network.parameters(), *self.network.buffers(), *self.momentum, self.losses, self.correct]
         saved = [tensor.detach().clone() for tensor in live]
-        yield
+        self.feed.start(0, 0)
+        self.feed.advance()
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARMUP_STEPS):
+                self.feed.cursor.zero_()
+                self.network.zero_grad(set_to_none=True)
+                self._body()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        torch.cuda.synchronize(self.device)
+        self.feed.cursor.zero_()
+        # Without gradients to add to, the captured backward pass writes them afresh at every replay.
+        self.network.zero_grad(set_to_none=True)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self._body()
         with torch.no_grad():
             for tensor, value in zip(live, saved, strict=True):
                 tensor.copy_(value)
-        self.losses.zero_()
-        self.correct.zero_()
+
+
+def training_loss(logits: Tensor, labels: Tensor, recipe: Recipe, teacher_logits: Tensor | None = None) -> Tensor:
+    """The loss of one batch, float32, from (B, classes), int64 (B,) and (B, classes) of the network that teaches.
+
+    Distillation after Hinton et al., https://arxiv.org/abs/1503.02531: the squared temperature keeps the size of the
+    gradients when the temperature changes.
+    """
+    logits = logits.float()
+    loss = functional.cross_entropy(logits, labels, label_smoothing=recipe.label_smoothing)
+    if teacher_logits is None or recipe.distill == 0:
+        return loss
+    return _taught(loss, _distances(logits, teacher_logits, recipe).sum() / len(logits), recipe)
+
+
+def member_losses(
+    logits: Tensor, labels: Tensor, smoothing: Tensor, recipe: Recipe, teacher_logits: Tensor | None = None
+) -> Tensor:
+    """`training_loss` of each member of a fleet, float32 (members,), with a label smoothing (members,) for each.
+
+    Members' batches lie one after another in (members * B, classes) and (members * B,).
+    """
+    members, logits = len(smoothing), logits.float()
+    hard = functional.cross_entropy(logits, labels, reduction="none").view(members, -1).mean(1)
+    even = -functional.log_softmax(logits, dim=1).mean(1).view(members, -1).mean(1)
+    loss = (1 - smoothing) * hard + smoothing * even
+    if teacher_logits is None or recipe.distill == 0:
+        return loss
+    distances = _distances(logits, teacher_logits, recipe).sum(1).view(members, -1).mean(1)
+    return _taught(loss, distances, recipe)
+
+
+def _distances(logits: Tensor, teacher_logits: Tensor, recipe: Recipe) -> Tensor:
+    """(B, classes): terms of the distance between softened outputs."""
+    ours = functional.log_softmax(logits / recipe.temperature, dim=1)
+    theirs = functional.log_softmax(teacher_logits.float() / recipe.temperature, dim=1)
+    return functional.kl_div(ours, theirs, reduction="none", log_target=True)
+
+
+def _taught(loss: Tensor, distance: Tensor, recipe: Recipe) -> Tensor:
+    return (1 - recipe.distill) * loss + recipe.distill * recipe.temperature**2 * distance
 
 
 def in_float32(output: Any) -> Any:

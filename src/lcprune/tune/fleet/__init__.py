@@ -2,7 +2,3 @@
 
 results = lcprune.tune.fit_fleet(original, [plan, ...], data, lcprune.tune.recipe("finetune"), seeds=[0, ...])
 """
-
-from lcprune.tune.fleet.fit import LostMembers, fit_fleet
-
-__all__ = ["LostMembers", "fit_fleet"]

@@ -5,31 +5,26 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from lcprune.copies import unwrap
-from lcprune.data import Dataset
+from lcprune.data import ArraySplit, Dataset
 from lcprune.errors import TuneError
-from lcprune.tune.distributed import World
 from lcprune.tune.evaluate import pick_device
-from lcprune.tune.fit import FitResult, fit_result, settled, training_settings
-from lcprune.tune.fleet.member import FleetMember
-from lcprune.tune.fleet.run import Fleet, Looks, LostMembers
-from lcprune.tune.fleet.stack import Layout
-from lcprune.tune.interrupt import import_whole
+from lcprune.tune.fit import FitResult, fit_result, settled, teacher_of, training_settings
+from lcprune.tune.fleet.run import Fleet, Looks
 from lcprune.tune.recipe import Recipe
 from lcprune.tune.recipe import recipe as make_recipe
+from lcprune.tune.training import Training
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan
-
-__all__ = ["LostMembers", "fit_fleet"]
 
 # What recipes of one fleet may differ in.
 _OWN = {"lr", "head_lr", "lr_decay", "milestones", "gamma", "warmup_epochs", "weight_decay", "label_smoothing"}
@@ -89,69 +84,37 @@ def fit_fleet(
             differ in more than they may.
         LostMembers: if the loss of some members is not finite; its `members` are their numbers.
     """
-    began = time.monotonic()
-    recipes = [make_recipe(recipe)] * len(plans) if isinstance(recipe, str) else recipe
-    folders = None if run_dirs is None else [Path(folder) for folder in run_dirs]
-    for folder in folders or ():
-        if not resume and (folder / "checkpoint.safetensors").exists():
-            raise TuneError(
-                f"{folder} holds a run already: pass resume=True to go on with it, or choose another folder"
-            )
-    fleet = make_fleet(original, plans, dataset, recipes, models, seeds, folders, device, teacher, looks)
-    with training_settings(fleet.world.device, original):
-        try:
-            import_whole("torch._dynamo")  # as PyTorch does with its first optimizer
-            fleet.prepare(resume)
-            left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
-            fleet.train(progress, checkpoint_seconds, left)
-        finally:
-            fleet.restore()
-    return [fit_result(member) for member in fleet.members]
-
-
-def make_fleet(
-    original: nn.Module,
-    plans: Sequence[Plan | None],
-    dataset: Dataset,
-    recipe: Recipe | Sequence[Recipe],
-    models: Sequence[nn.Module] | None = None,
-    seeds: Sequence[int] | None = None,
-    folders: Sequence[Path] | None = None,
-    device: str | torch.device | None = None,
-    teacher: nn.Module | None = None,
-    looks: Looks | None = None,
-) -> Fleet:
-    """A fleet that is ready to be prepared; arguments as of `fit_fleet`."""
-    count = len(plans)
-    where = pick_device(device)
-    given_recipes = [recipe] * count if isinstance(recipe, Recipe) else list(recipe)
-    recipes = [settled(own, original, where) for own in given_recipes]
-    seeds = [own.seed for own in recipes] if seeds is None else list(seeds)
-    places: list[Path | None] = [None] * count if folders is None else list(folders)
-    given = {"recipes": len(recipes), "seeds": len(seeds), "run_dirs": len(places)}
-    _refuse(recipes, teacher, given if models is None else {**given, "models": len(models)}, count)
-    cuts = [_cut(original, plan) for plan in plans] if models is None else list(models)
-    if folders is not None and len({folder.resolve() for folder in folders}) < count:
+    began, count, where = time.monotonic(), len(plans), pick_device(device)
+    recipe = make_recipe(recipe) if isinstance(recipe, str) else recipe
+    recipes = [recipe] * count if isinstance(recipe, Recipe) else recipe
+    recipes = [settled(own, original, where) for own in recipes]
+    seeds = [own.seed for own in recipes] if seeds is None else seeds
+    folders = [None] * count if run_dirs is None else [Path(folder) for folder in run_dirs]
+    given = {"recipes": recipes, "seeds": seeds, "run_dirs": folders, "models": plans if models is None else models}
+    _refuse(count, given, recipes, dataset)
+    named = [folder.resolve() for folder in folders if folder is not None]
+    if len(set(named)) < len(named):
         raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, folders))}")
-    world = World(0, 1, where)
+    teacher = teacher_of(recipes[0], teacher)
+    if models is None:
+        models = [copy.deepcopy(unwrap(original)) if plan is None else plan.apply(original) for plan in plans]
     members = [
-        FleetMember(number, cut, Layout(original, plan), dataset, replace(own, seed=seed), folder, world)
-        for number, (cut, plan, own, seed, folder) in enumerate(zip(cuts, plans, recipes, seeds, places, strict=True))
+        Training(model, dataset, replace(own, seed=seed), folder, resume)
+        for model, own, seed, folder in zip(models, recipes, seeds, folders, strict=True)
     ]
-    return Fleet(original, members, teacher, world, looks or {})
+    with training_settings(where, [*models, teacher]):
+        fleet = Fleet(original, plans, members, teacher, where, looks)
+        left = None if max_seconds is None else max_seconds - (time.monotonic() - began)
+        fleet.train(progress, checkpoint_seconds, left)
+    return [fit_result(member) for member in members]
 
 
-def _cut(original: nn.Module, plan: Plan | None) -> nn.Module:
-    return copy.deepcopy(unwrap(original)) if plan is None else plan.apply(original)
-
-
-def _refuse(recipes: Sequence[Recipe], teacher: nn.Module | None, given: dict[str, int], count: int) -> None:
+def _refuse(count: int, given: Mapping[str, Sequence[Any]], recipes: Sequence[Recipe], dataset: Dataset) -> None:
     if not count:
         raise TuneError("a fleet needs at least one plan")
-    for what, number in given.items():
-        if number != count:
-            raise TuneError(f"{number} {what} for {count} plans: expected one for each")
-    recipe = recipes[0]
+    for what, some in given.items():
+        if len(some) != count:
+            raise TuneError(f"{len(some)} {what} for {count} plans: expected one for each")
     for name in sorted({field.name for field in fields(Recipe)} - _OWN):
         values = list(dict.fromkeys(getattr(own, name) for own in recipes))
         if len(values) > 1:
@@ -159,9 +122,14 @@ def _refuse(recipes: Sequence[Recipe], teacher: nn.Module | None, given: dict[st
                 f"the recipes differ in {name} ({', '.join(map(repr, values))}), which is one for a whole fleet: train "
                 "those that agree together"
             )
-    if recipe.distill > 0 and teacher is None:
-        raise TuneError(f"distill={recipe.distill} needs a teacher: pass the unpruned network")
-    if recipe.compile:
+    if recipes[0].compile:
         raise TuneError("a fleet is not compiled: set compile=False, or tune each network with `fit`")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise TuneError("a fleet trains in one process: start it without a launcher, or tune each network with `fit`")
+    if not dataset.train:
+        raise TuneError(f"{dataset.name} has no training images")
+    if not isinstance(dataset.train, ArraySplit):
+        raise TuneError(
+            f"{dataset.name} comes from image files, and a fleet is fed from arrays, such as CIFAR's: tune each "
+            "network with `fit`"
+        )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +12,17 @@ from torch import Tensor, nn
 from lcprune.copies import unwrap
 from lcprune.data import Dataset
 from lcprune.errors import TuneError
-from lcprune.tune.checkpoint import Place
 from lcprune.tune.distributed import World
+from lcprune.tune.feed import ResidentFeed
+from lcprune.tune.fit import benchmarking
 from lcprune.tune.fleet.layers import fleet_network
-from lcprune.tune.fleet.member import FleetMember
-from lcprune.tune.fleet.step import FleetFeed, FleetStepper
+from lcprune.tune.fleet.stack import Layout
 from lcprune.tune.loop import Loop
+from lcprune.tune.step import Stepper
+from lcprune.tune.training import Training
+
+if TYPE_CHECKING:
+    from lcprune.plan import Plan
 
 Looks = Mapping[int, Callable[[list[nn.Module]], None]]
 
@@ -41,82 +45,87 @@ class LostMembers(TuneError):
 
 
 class Fleet(Loop):
-    """The state of one call of `fit_fleet`.
+    """The loop that trains many cuts of one network at once, inside `training_settings`.
 
     Args:
+        original: the network that was cut.
+        plans: one per member; None for a network that is not cut.
+        members: what is trained, and stacked as it is or as its checkpoint has it.
         looks: what to call after so many steps, with the members' networks.
     """
 
     def __init__(
         self,
         original: nn.Module,
-        members: Sequence[FleetMember],
+        plans: Sequence[Plan | None],
+        members: Sequence[Training],
         teacher: nn.Module | None,
-        world: World,
-        looks: Looks,
+        device: torch.device,
+        looks: Looks | None = None,
     ) -> None:
-        self.original, self.members, self.world = original, list(members), world
-        # Of what the loop reads in it, nothing differs between members.
-        self.recipe = members[0].recipe
-        self.looks = dict(looks)
-        self.teacher = teacher if self.recipe.distill > 0 else None
-        self.teacher_mode = teacher is not None and teacher.training
-        self.place = Place()
-        self.proved = False
-
-    # -- set-up ---------------------------------------------------------------------------------------------
-
-    def prepare(self, resume: bool) -> None:
-        """Stack the members' weights, or what their checkpoints hold, and capture the step."""
-        recipe, device = self.recipe, self.world.device
-        self.network = fleet_network(unwrap(self.original), len(self.members)).to(device)
-        dataset = self.members[0].dataset
-        assert isinstance(dataset, Dataset)
-        seeds = [member.recipe.seed for member in self.members]
-        self.feed: FleetFeed = FleetFeed(dataset, recipe.batch_size, recipe.augment, seeds, device)
-        for member in self.members:
-            member.join(self.feed, resume)
-        self._take_place()
-        if self.teacher is not None:
+        self.looks, self.proved = dict(looks or {}), False
+        self.layouts = [Layout(original, plan, device) for plan in plans]
+        self.network = fleet_network(unwrap(original), len(members)).to(device).train()
+        recipes, dataset = [member.recipe for member in members], members[0].dataset
+        recipe, seeds = recipes[0], [own.seed for own in recipes]
+        for member in members:
+            member.model.to(device).eval()
+        if teacher is not None:
             layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-            self.teacher.to(device=device, memory_format=layout).eval()  # type: ignore[call-overload]
-        own = dict(self.network.named_parameters())
-        parts = [names for names, _ in self.members[0].trained]
-        if any([names for names, _ in member.trained] != parts for member in self.members):
-            raise TuneError(
-                "the members do not train the same parameters: give all the same requires_grad, and a head_lr to all "
-                "or none"
-            )
-        names = {name for part in parts for name in part}
-        for name, parameter in own.items():
-            parameter.requires_grad_(name in names)
-        groups = [
-            ([own[name] for name in part], [member.trained[number][1] for member in self.members])
-            for number, part in enumerate(parts)
-        ]
-        recipes = [member.recipe for member in self.members]
-        state = self.network.state_dict()
-        for member in self.members:
-            member.push_weights(state)
-        self._compare()
-        self.network.train()
-        capture = device.type == "cuda" and recipe.cuda_graph and self.place.epoch < recipe.epochs
-        self.stepper: FleetStepper = FleetStepper(self.network, self.feed, recipes, groups, self.teacher, capture)
-        for member in self.members:
-            member.push_momentum(self._momentum(), self.stepper)
-
-    def _take_place(self) -> None:
-        places = [(member.place.epoch, member.place.step) for member in self.members]
+            teacher.to(device=device, memory_format=layout).eval()  # type: ignore[call-overload]
+        assert isinstance(dataset, Dataset)
+        feed = ResidentFeed(dataset, recipe.batch_size, recipe.augment, seeds, device)
+        capture = device.type == "cuda" and recipe.cuda_graph
+        stepper = Stepper(self.network, feed, recipes, self._groups(members), teacher, capture)
+        super().__init__(members, feed, stepper, World(0, 1, device))
+        for number, member in enumerate(members):
+            kept = self.kept(number)
+            member.load(kept)
+            self._push(number, kept)
+        places = [(member.place.epoch, member.place.step) for member in members]
         if len(set(places)) > 1:
             told = ", ".join(f"{number}: epoch {e}, step {s}" for number, (e, s) in enumerate(places))
             raise TuneError(
                 f"the members are not at the same place ({told}): go on with those together that are, "
                 "or with each one by `fit`"
             )
-        self.place.epoch, self.place.step = places[0]
+        self._compare()
 
-    def _momentum(self) -> dict[str, Tensor]:
-        return dict(zip(self.members[0].trained_names, self.stepper.momentum, strict=False))
+    def _groups(self, members: Sequence[Training]) -> list[tuple[list[nn.Parameter], list[float]]]:
+        """The fleet's parameters by how they are trained, with each member's learning rate."""
+        groups = [member.groups() for member in members]
+        if any([names for names, _ in own] != [names for names, _ in groups[0]] for own in groups):
+            raise TuneError(
+                "the members do not train the same parameters: give all the same requires_grad, and a head_lr to all "
+                "or none"
+            )
+        self.names = [name for names, _ in groups[0] for name in names]  # in the order of the momentum
+        whole = dict(self.network.named_parameters())
+        for name, parameter in whole.items():
+            parameter.requires_grad_(name in self.names)
+        alike = zip(*groups, strict=True)  # of each group, what every member has
+        return [([whole[name] for name in own[0][0]], [rate for _, rate in own]) for own in alike]
+
+    @torch.no_grad()
+    def _push(self, number: int, kept: Mapping[str, Tensor]) -> None:
+        """Put a member's weights, statistics and momentum into the fleet's; what the cut does not have is zero."""
+        state, layout = self.network.state_dict(), self.layouts[number]
+        for name, tensor in self.members[number].model.state_dict().items():
+            state[name][number].copy_(layout.scatter(name, tensor))
+        for place, (name, full) in enumerate(zip(self.names, self.stepper.momentum, strict=False)):
+            full[number].copy_(layout.scatter(name, kept[f"momentum.{place}"]))
+
+    @torch.no_grad()
+    def pull(self) -> None:
+        """Thousands of small copies, so not after every epoch."""
+        state = self.network.state_dict()
+        for number, (member, layout) in enumerate(zip(self.members, self.layouts, strict=True)):
+            for name, tensor in member.model.state_dict().items():
+                tensor.copy_(layout.gather(name, state[name][number]))
+
+    def momentum(self, number: int) -> list[Tensor]:
+        whole = zip(self.names, self.stepper.momentum, strict=False)
+        return [self.layouts[number].gather(name, full[number]) for name, full in whole]
 
     @torch.no_grad()
     def _compare(self) -> None:
@@ -124,140 +133,68 @@ class Fleet(Loop):
         count = len(self.members)
         dataset, size = self.members[0].dataset, min(_COMPARED, self.feed.batch)
         images, _ = next(iter(dataset.batches("train", size, device=self.world.device)))
-        with _no_benchmark():
+        with benchmarking(False):  # cuDNN would try kernels for every width of every cut
             together = self.network.eval()(images.repeat(count, 1, 1, 1)).view(count, len(images), -1)
             outputs = [member.model(images) for member in self.members]
-        for member, ours, alone in zip(self.members, together, outputs, strict=True):
+        self.network.train()
+        for number, (ours, alone) in enumerate(zip(together, outputs, strict=True)):
             apart, largest = float((ours - alone).abs().max()), float(alone.abs().max())
             if math.isfinite(largest) and not apart <= _TOLERANCE * largest + 1e-4:
                 raise TuneError(
-                    f"member {member.number} computes something else at full width (outputs differ by {apart:.3g} of "
+                    f"member {number} computes something else at full width (outputs differ by {apart:.3g} of "
                     f"{largest:.3g}): in this network, zero weights are not absent ones. Tune each cut with `fit`."
                 )
-
-    # -- between steps --------------------------------------------------------------------------------------
-
-    def _until(self, step: int) -> int:
-        before = self.place.epoch * self.feed.steps
-        due = [at - before for at in self.looks if at - before > step]
-        return min(super()._until(step), *due) if due else super()._until(step)
-
-    def _passed(self) -> None:
-        if not self.proved:
-            self._prove()
-        look = self.looks.get(self.place.epoch * self.feed.steps + self.place.step)
-        if look is not None:
-            self._pull()
-            with _no_benchmark():
-                look([member.model for member in self.members])
 
     def _prove(self) -> None:
         """What was removed must still be exactly zero; else training has woken it, and the cuts are no cuts."""
         for name, parameter in self.network.named_parameters():
-            for member in self.members:
-                if int(member.layout.rest(name, parameter.detach()[member.number]).count_nonzero()):
+            for number, layout in enumerate(self.layouts):
+                if int(layout.rest(name, parameter.detach()[number]).count_nonzero()):
                     raise TuneError(
-                        f"{name} of member {member.number} has gradients where the cut has no entries: in this "
+                        f"{name} of member {number} has gradients where the cut has no entries: in this "
                         "network, zero weights are not absent ones. Tune each cut with `fit`."
                     )
         self.proved = True
 
-    def open(self) -> None:
-        for member in self.members:
-            member.started, member.before = 0.0, member.place.seconds
-            member.open()
-        if 0 in self.looks and not (self.place.epoch or self.place.step):
-            with _no_benchmark():
-                self.looks[0]([member.model for member in self.members])
+    def train(self, progress: bool, checkpoint_seconds: float, max_seconds: float | None) -> bool:
+        place = self.members[0].place
+        if not (place.epoch or place.step):
+            self._look(0)
+        done = super().train(progress, checkpoint_seconds, max_seconds)
+        if done:
+            self._prove()
+            self.pull()
+            with benchmarking(False):
+                for member in self.members:
+                    member.finish(self.world.device)
+        return done
 
-    def _pull(self) -> None:
-        """Give every member its weights, its momentum and the place."""
-        state, momentum = self.network.state_dict(), self._momentum()
-        for member in self.members:
-            member.pull(state, momentum)
-            member.pull_epoch(self.stepper)
-            member.move(self.place)
+    def until(self) -> int:
+        before = self.epoch * self.feed.steps
+        return min([super().until(), *(at - before for at in self.looks if at - before > self.step)])
 
-    def _check(self, losses: Tensor, first: int) -> None:
-        good = torch.isfinite(losses)
-        if bool(good.all()):
-            return
-        lost = (~good.all(0)).nonzero().view(-1).tolist()
-        step = int((~good.all(1)).nonzero()[0])
-        # The others have done all of these steps; what they have is worth keeping.
-        self.place.step = first + len(losses)
-        self.place.seconds = time.monotonic() - self.started
-        self.save(leave_out=lost)
-        recipe = self.members[lost[0]].recipe
-        factor = recipe.factors(self.place.epoch, self.feed.steps)[first + step]
+    def passed(self) -> None:
+        if not self.proved:
+            self._prove()
+        self._look(self.epoch * self.feed.steps + self.step)
+
+    def _look(self, step: int) -> None:
+        if step in self.looks:
+            self.pull()
+            with benchmarking(False):
+                self.looks[step]([member.model for member in self.members])
+
+    def end_epoch(self, rate: float) -> None:
+        with benchmarking(False):
+            super().end_epoch(rate)
+
+    def failure(self, lost: list[int], loss: float, where: str, rate: str) -> TuneError:
+        self.save(leave_out=lost)  # the others have done all of these steps; what they have is worth keeping
         folders = {number: self.members[number].folder for number in lost}
         named = ", ".join(f"{number}" + (f" ({folder})" if folder else "") for number, folder in folders.items())
         rest = "" if all(member.folder is None for member in self.members) else "; the others are saved as they are now"
         message = (
-            f"the loss of member {named} is not finite from epoch {self.place.epoch + 1}, step {first + step + 1} of "
-            f"{self.feed.steps} on (learning rate {recipe.lr * factor:g}){rest}. A lower lr or a warm-up may "
+            f"the loss of member {named} is not finite from {where} on {rate}{rest}. A lower lr or a warm-up may "
             "help, or `fit` for these alone."
         )
-        raise LostMembers(message, lost)
-
-    def end_epoch(self, checkpoint_seconds: float) -> None:
-        took, recipe = time.monotonic() - self.epoch_start, self.recipe
-        due = time.monotonic() - self.saved_at >= checkpoint_seconds
-        if due or (self.place.epoch + 1) % recipe.eval_every == 0 or self.place.epoch + 1 == recipe.epochs:
-            self._pull()
-        with _no_benchmark():
-            for member in self.members:
-                member.pull_epoch(self.stepper)
-                member.move(self.place)
-                # As if each had waited for no other one's look. One decision on checkpoints holds for all.
-                member.epoch_start, member.epoch_first = time.monotonic() - took, self.epoch_first
-                member.started = time.monotonic() - self.place.seconds
-                member.saved_at = self.saved_at
-                member.end_epoch(0.0 if due else math.inf)
-        if due:
-            self.saved_at = time.monotonic()
-        self.place.epoch, self.place.step = self.place.epoch + 1, 0
-
-    def save(self, leave_out: Sequence[int] = ()) -> None:
-        self._pull()
-        for member in self.members:
-            if member.number not in leave_out:
-                member.save()
-        self.saved_at = time.monotonic()
-
-    # -- the end --------------------------------------------------------------------------------------------
-
-    def finish(self) -> None:
-        self._prove()
-        self._pull()
-        with _no_benchmark():
-            for member in self.members:
-                member.finish()
-
-    def _shown(self, rate: float) -> dict[str, str]:
-        looked = [member.summary().get("val_accuracy") for member in self.members]
-        found = [accuracy for accuracy in looked if accuracy is not None]
-        shown = {"accuracy": f"{sum(found) / len(found):.2%}"} if found else {}
-        return {**shown, "images/s": f"{rate * len(self.members):,.0f}"}
-
-    def _where(self) -> str:
-        folders = [str(member.folder) for member in self.members if member.folder is not None]
-        return f"; saved in {', '.join(folders)}" if folders else ""
-
-    def restore(self) -> None:
-        """Give the networks their modes back, and the teacher its layout."""
-        for member in self.members:
-            member.leave()
-        if self.teacher is not None:
-            self.teacher.to(memory_format=torch.contiguous_format).train(self.teacher_mode)  # type: ignore[call-overload]
-
-
-@contextmanager
-def _no_benchmark() -> Iterator[None]:
-    """While the cuts run by themselves: cuDNN would try kernels for every width of every one of them."""
-    benchmark = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = benchmark
+        return LostMembers(message, lost)

@@ -6,7 +6,6 @@ whatever the plan does to it, the numbers that are left say where they came from
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,52 +26,43 @@ class Layout:
     Args:
         original: the network that was cut.
         plan: the cut; None for none.
-
-    Attributes:
-        index: name of a state entry -> int64, of the shape that it has in the cut network: flat position in the
-            original's entry.
-        shapes: name -> shape in the original.
+        device: of the tensors that will be asked for.
 
     Raises:
         TuneError: if the plan does anything other than select entries; the message names the parameter.
     """
 
-    def __init__(self, original: nn.Module, plan: Plan | None) -> None:
-        whole = unwrap(original)
+    def __init__(self, original: nn.Module, plan: Plan | None, device: torch.device | str = "cpu") -> None:
+        whole, generator = unwrap(original), torch.Generator().manual_seed(0)
         self.shapes = {name: tensor.shape for name, tensor in whole.state_dict().items()}
-        # Two numberings: a sum or a multiple of entries may look like an entry in one of them, not in both.
-        orders = {name: torch.randperm(shape.numel(), generator=_generator()) for name, shape in self.shapes.items()}
-        plain = self._numbered(whole, plan, {name: torch.arange(len(order)) for name, order in orders.items()})
-        mixed = self._numbered(whole, plan, orders)
-        self.index: dict[str, Tensor] = {}
-        for name in {**self.shapes, **plain}:
-            if name not in self.shapes or name not in plain:
-                where = "cut" if name in plain else "original"
-                raise TuneError(f"{name} is in the {where} network only{_OTHER}")
-            index = plain[name].round().to(torch.int64)
-            whole_numbers = torch.equal(index.to(torch.float64), plain[name])
-            inside = not index.numel() or (int(index.min()) >= 0 and int(index.max()) < len(orders[name]))
-            if not (whole_numbers and inside and torch.equal(orders[name][index].to(torch.float64), mixed[name])):
-                raise TuneError(f"the cut changes {name} in other ways than by selecting entries of it{_OTHER}")
-            if index.unique().numel() != index.numel():
-                raise TuneError(f"the cut takes an entry of {name} more than once{_OTHER}")
-            self.index[name] = index
+        # The place of each entry and a fraction of its own, by which no sum or multiple of entries passes for an entry;
+        # below one half, so that no rounding makes it the next place.
+        fractions = {
+            name: torch.rand(shape.numel(), dtype=torch.float64, generator=generator) / 2
+            for name, shape in self.shapes.items()
+        }
+        numbers = {name: torch.arange(len(fraction)) + fraction for name, fraction in fractions.items()}
 
-    @staticmethod
-    def _numbered(whole: nn.Module, plan: Plan | None, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         def number(name: str, tensor: Tensor) -> Tensor:
             if name not in numbers:  # a buffer that is no part of the state
                 return tensor.to("cpu", copy=True)
-            return numbers[name].to(torch.float64).view(tensor.shape)
+            return numbers[name].view(tensor.shape)
 
-        numbered = copy_with(whole, number)
-        numbered = numbered if plan is None else plan.apply(numbered)
-        return {name: tensor.detach() for name, tensor in numbered.state_dict().items()}
-
-    def to(self, device: torch.device) -> Layout:
-        """Move the indices to a device, and return this."""
-        self.index = {name: index.to(device) for name, index in self.index.items()}
-        return self
+        small = copy_with(whole, number)
+        small = small if plan is None else plan.apply(small)
+        found = {name: tensor.detach() for name, tensor in small.state_dict().items()}
+        # Of the shape that an entry has in the cut network: flat positions in the original's.
+        self.index: dict[str, Tensor] = {}
+        for name in {**self.shapes, **found}:
+            if name not in self.shapes or name not in found:
+                where = "cut" if name in found else "original"
+                raise TuneError(f"{name} is in the {where} network only{_OTHER}")
+            index = found[name].nan_to_num().clamp(0, max(len(numbers[name]) - 1, 0)).to(torch.int64)
+            if not torch.equal(numbers[name][index], found[name]):
+                raise TuneError(f"the cut changes {name} in other ways than by selecting entries of it{_OTHER}")
+            if index.unique().numel() != index.numel():
+                raise TuneError(f"the cut takes an entry of {name} more than once{_OTHER}")
+            self.index[name] = index.to(device)
 
     def scatter(self, name: str, entry: Tensor) -> Tensor:
         """An entry of the cut network (or its momentum) at full width; zero where the cut has nothing.
@@ -93,7 +83,3 @@ class Layout:
         left = torch.ones(full.numel(), dtype=torch.bool, device=full.device)
         left[self.index[name].view(-1)] = False
         return full.reshape(-1)[left]
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)

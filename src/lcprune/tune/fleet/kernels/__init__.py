@@ -12,8 +12,7 @@ together with those of the next tap, which lie beside them in memory.
 from __future__ import annotations
 
 from lcprune.tune.fleet.kernels.common import available
-from lcprune.tune.fleet.kernels.convolution import convolution, fits, weight_gradient
-from lcprune.tune.fleet.kernels.depthwise import depthwise, depthwise_gradient
+from lcprune.tune.fleet.kernels.convolution import convolution, depthwise, depthwise_gradient, fits, weight_gradient
 from lcprune.tune.fleet.kernels.norm import norm_gradient, normalise, statistics
 
 __all__ = [

@@ -13,8 +13,7 @@ def statistics(
 ) -> tuple[Tensor, Tensor]:
     """What batch norm makes of `convolution`'s sums; running statistics move on in place.
 
-    Returns:
-        (2, members, channels): scale and shift; and (2, members, channels): mean and 1 / deviation.
+    Gives (2, members, channels): scale and shift; and (2, members, channels): mean and 1 / deviation.
     """
     members, blocks, _, channels = part.shape
     made = torch.empty((2, 2, members, channels), dtype=torch.float32, device=part.device)
@@ -25,50 +24,28 @@ def statistics(
 
 
 def normalise(y: Tensor, other: Tensor | None, scaled: Tensor, top: float) -> Tensor:
-    """y * scale + shift (+ other), clamped to 0 and `top`; not at all where `top` is 0.
-
-    Args:
-        y: (members * batch, channels, height, width), channels last.
-        scaled: (2, members, channels), scale and shift.
-        top: infinity for ReLU, 6 for ReLU6, 0 for none.
-    """
+    """y * scale + shift (+ other), clamped to 0 and `top`: infinity for ReLU, 6 for ReLU6; not at all where it is 0."""
     z = torch.empty_like(y, memory_format=LAST)
     members, channels = scaled.shape[1:]
     grid, (rows, block, wide) = _tiles(y, members)
     compiled(_normalise)[grid](
-        y,
-        y if other is None else other,
-        scaled,
-        z,
-        rows,
-        members,
-        top,
-        other is not None,
-        top > 0,
-        channels,
-        block,
-        wide,
-    )
+        y, y if other is None else other, scaled, z, rows, members, top, other is not None, top > 0,
+        channels, block, wide,
+    )  # fmt: skip
     return z
 
 
 def norm_gradient(
     dz: Tensor, y: Tensor, z: Tensor | None, weight: Tensor, scaled: Tensor, seen: Tensor, top: float, other: bool
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """The gradients of batch norm, addition and ReLU.
+    """The gradients of y, of what was added, of the weights and of the biases, given that of the result.
 
     Args:
-        dz: gradient of the result.
         y: what was normalised.
         z: the result, needed where something was added and a ReLU followed.
-        weight: (members, channels).
-        scaled: scale and shift, as `statistics` gave.
-        seen: mean and 1 / deviation, likewise.
+        scaled, seen: as `statistics` gave.
         top: as for `normalise`.
         other: whether something was added.
-
-    Returns:
-        Gradients of y, of what was added, of the weights and of the biases.
     """
     members, channels = weight.shape
     grid, (rows, block, wide) = _tiles(y, members, most=512)
