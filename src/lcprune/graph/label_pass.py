@@ -242,11 +242,15 @@ class LabelPass(TorchDispatchMode):
     def _module_hooks(self) -> Iterator[None]:
         # On the copy's own modules: hooks for all modules of the process would hear other threads too.
         self.stack.append("")
-        with contextlib.ExitStack() as handles:
-            for name, module in self.model.named_modules():
-                handles.enter_context(module.register_forward_pre_hook(partial(self._enter, name), prepend=True))
-                handles.enter_context(module.register_forward_hook(self._leave))
+        handles = []
+        for name, module in self.model.named_modules():
+            handles.append(module.register_forward_pre_hook(partial(self._enter, name), prepend=True))
+            handles.append(module.register_forward_hook(self._leave))
+        try:
             yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _enter(self, name: str, module: nn.Module, args: Any) -> None:
         self.stack.append(name)
