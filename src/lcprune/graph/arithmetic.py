@@ -63,25 +63,19 @@ class FollowingFloat(float, _Origin):
 
 
 def _follow(value: Any, like: _Origin) -> Any:
-    kind = {int: FollowingInt, float: FollowingFloat}.get(type(value))
-    if kind is None:
+    if type(value) not in (int, float):
         return value
-    result = kind(value)
+    result = FollowingInt(value) if isinstance(value, int) else FollowingFloat(value)
     result.origin, result.used = like.origin, like.used
     return result
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, FollowingInt):
-        return int.__index__(value)
-    return float.__add__(value, 0.0) if isinstance(value, FollowingFloat) else value
 
 
 def _binary(function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if not isinstance(other, (int, float)):
             return NotImplemented  # tensors answer for themselves
-        left, right = _plain(self), _plain(other)
+        # Plain numbers, whose conversion to one another nobody hears.
+        left, right = (int(own) if isinstance(own, int) else float(own) for own in (self, other))
         return _follow(function(right, left) if swapped else function(left, right), self)
 
     return method
@@ -94,15 +88,11 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
 
 
 class Arithmetic(TorchFunctionMode):
-    """Watches a pass for tensors that are computed with a following number.
-
-    Attributes:
-        used: the attributes that were computed with.
-    """
+    """Watches a pass for tensors that are computed with a following number."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.used: set[Attribute] = set()
+        self.used: set[Attribute] = set()  # what was computed with
 
     def watched(self, changes: Iterable[AttributeChange]) -> list[AttributeChange]:
         """The same changes with integers that tell when they are computed with."""
@@ -122,7 +112,5 @@ class Arithmetic(TorchFunctionMode):
             values = (args[first:], kwargs.get(keyword))
         elif _elementwise(name):
             values = (args, kwargs)
-        for value in tree_iter(values):
-            if isinstance(value, _Origin):
-                self.used.add(value.origin)
+        self.used |= {value.origin for value in tree_iter(values) if isinstance(value, _Origin)}
         return func(*args, **kwargs)

@@ -1,14 +1,20 @@
-"""Integers that modules keep: which of them may be the length of an axis."""
+"""Lengths that only Python code knows: integers that modules keep, which of them are read, and axes of one length."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from lcprune.graph.discover import Fact
+from lcprune.graph.discover import Atoms, Fact
+from lcprune.graph.resolve import Units
 from lcprune.graph.structure import AttributeTie, Structure, TrialError
+
+Pair = tuple[Atoms, Atoms, set[int]]  # two axes, and the classes along them
 
 
 def candidates(failure: TrialError, structure: Structure, modules: Mapping[str, nn.Module]) -> Iterator[AttributeTie]:
@@ -48,18 +54,19 @@ def likewise(
 ) -> list[AttributeTie]:
     """The same attribute of the other modules of the same class, by the same place among their facts."""
     known = {(other.module, other.attribute, other.index) for other in ties}
-    found = []
-    for place, seen in facts.items():
-        if place == tie.module or place.startswith(f"{tie.module}." if tie.module else ""):
-            for ordinal, fact in enumerate(seen):
-                if fact.size == tie.old and np.array_equal(fact.atoms, tie.atoms):
-                    found.append((place[len(tie.module) :], ordinal))
+    found = [
+        (inner, ordinal)
+        for inner, seen in _inside(tie.module, facts)
+        for ordinal, fact in enumerate(seen)
+        if fact.size == tie.old and np.array_equal(fact.atoms, tie.atoms)
+    ]
     result = []
     for name, module in modules.items():
         if type(module) is not type(modules[tie.module]) or (name, tie.attribute, tie.index) in known:
             continue
-        values = {(attribute, index): value for attribute, index, value in _integers(module)}
-        value = values.get((tie.attribute, tie.index))
+        value = {(attribute, index): value for attribute, index, value in _integers(module)}.get(
+            (tie.attribute, tie.index)
+        )
         for inner, ordinal in found:
             own = facts.get(name + inner, [])
             if ordinal < len(own) and own[ordinal].size == value:
@@ -68,12 +75,69 @@ def likewise(
     return result
 
 
+def _inside(module: str, facts: Mapping[str, Sequence[Fact]]) -> Iterator[tuple[str, Sequence[Fact]]]:
+    """What was seen while a module ran, with the place as the end of a name, which is "" for the module itself."""
+    for place, seen in facts.items():
+        if place == module or place.startswith(f"{module}." if module else ""):
+            yield place[len(module) :], seen
+
+
 def _integers(module: nn.Module) -> Iterator[tuple[str, int | None, int]]:
     """Integer attributes of a module, and integers in its lists and tuples."""
     for name, value in vars(module).items():
-        if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            yield name, None, value
-        elif isinstance(value, (list, tuple)) and 0 < len(value) <= 16:
-            for index, entry in enumerate(value):
-                if isinstance(entry, int) and not isinstance(entry, bool) and entry > 1:
-                    yield name, index, entry
+        short = isinstance(value, (list, tuple)) and len(value) <= 16
+        for index, entry in enumerate(value) if short else [(None, value)]:
+            if isinstance(entry, int) and not isinstance(entry, bool) and entry > 1:
+                yield name, index, entry
+
+
+@contextlib.contextmanager
+def reads(modules: Mapping[str, nn.Module]) -> Iterator[set[tuple[str, str]]]:
+    """Which attributes of these modules are read, by the module's name and theirs.
+
+    An integer that is never read cannot be the reason for a failure, and PyTorch tells nobody of reads. So modules take
+    a class of ours while a pass runs, and get their own back. Code that asks for a module's exact type would see it;
+    code of others that runs where classes are made is spared: there all attributes count as read.
+    """
+    found: set[tuple[str, str]] = set()
+    kinds = [(module, type(module)) for module in modules.values()]
+    try:
+        for name, module in modules.items():
+            kind = type(module)
+            if type(kind) is type and not any("__init_subclass__" in vars(base) for base in kind.__mro__[:-1]):
+                module.__class__ = _listening(name, kind, found)
+            else:
+                found.update((name, attribute) for attribute in vars(module))
+        yield found
+    finally:
+        for module, kind in kinds:
+            module.__class__ = kind
+
+
+def _listening(name: str, kind: type[nn.Module], found: set[tuple[str, str]]) -> type[nn.Module]:
+    def look(self: nn.Module, attribute: str) -> Any:
+        found.add((name, attribute))
+        return kind.__getattribute__(self, attribute)
+
+    return type(kind.__name__, (kind,), {"__getattribute__": look, "__module__": kind.__module__})
+
+
+def equal_axes(module: str, facts: Mapping[str, Sequence[Fact]], units: Units) -> dict[tuple[str, str, int], Pair]:
+    """Pairs of different axes of one length that were seen while a module ran and that can both be cut.
+
+    Code may take the length of one for that of the other, so that they must be cut alike. The pairs are named by the
+    two places inside the module and a running number: the same in all modules of one class.
+    """
+    axes: dict[bytes, tuple[str, Fact, set[int]]] = {}
+    for inner, seen in _inside(module, facts):
+        for fact in seen:
+            positions = units.position(fact.atoms)
+            if (units.group_of[positions] >= 0).all():
+                classes = units.unit_class[positions]
+                axes.setdefault(classes.tobytes(), (inner, fact, set(classes.tolist())))
+    found: dict[tuple[str, str, int], Pair] = {}
+    for (one, a, along_a), (other, b, along_b) in itertools.combinations(axes.values(), 2):
+        if a.size == b.size and not along_a & along_b:
+            ordinal = sum(key[:2] == (one, other) for key in found)
+            found[one, other, ordinal] = (a.atoms, b.atoms, along_a | along_b)
+    return found

@@ -1,9 +1,8 @@
 """Running a network on labels: a dispatch mode that carries `Labels` beside every tensor.
 
-The network runs on `meta` tensors (shapes without data), so a run costs no arithmetic. Every operator that is
-executed is looked up in the table of rules; what a rule says about labels goes to the methods below, which
-`Discover` (find what depends on what), `Replay` (check a cut network) and `Silence` (the reference for `verify`)
-each answer in their own way.
+On `meta` tensors (shapes without data) a run costs no arithmetic. Every operator that is executed is looked up in the
+table of rules; what a rule says about labels goes to the methods below, which `Discover` (find what depends on what),
+`Replay` (check a cut network) and `Silence` (the reference for `verify`) each answer in their own way.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
-from torch.utils.hooks import RemovableHandle
 
 from lcprune.batches import Inputs
 from lcprune.batches import call as call_network
@@ -25,8 +23,8 @@ from lcprune.copies import named_tensors
 from lcprune.graph.labels import PLAIN, UNIFORM, Labels, Taken, Use
 from lcprune.graph.noise import same_random_numbers
 from lcprune.graph.outputs import Leaf, leaves
+from lcprune.graph.recall import run_on_shapes
 from lcprune.graph.rules import STANDS_IN, Call, Rule, Step, find_rule
-from lcprune.graph.shapes import run_on_shapes
 from lcprune.graph.site import Site, current_site
 from lcprune.graph.values import Values, depends_on_values
 
@@ -35,12 +33,9 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class LabelPass(TorchDispatchMode):
-    """One forward pass with labels.
+    """One forward pass with labels of parameters and buffers, by name.
 
-    Args:
-        model: the network to run, on any device; `meta` for shapes only.
-        weights: labels of parameters and buffers, by name.
-        values: what the network reads out of its data; None if it can see for itself, or does not look.
+    `values` is what the network reads out of its data; None if it can see for itself, or does not look.
     """
 
     def __init__(self, model: nn.Module, weights: Mapping[str, Labels], values: Values | None = None) -> None:
@@ -50,7 +45,7 @@ class LabelPass(TorchDispatchMode):
         self.convolved: list[str] = []  # modules that ran convolutions, in order, once for a loop
         self.call: Call | None = None
         self.stack: list[str] = []
-        self.unread: dict[int, str] = {}
+        self.unread: dict[int, str] = {}  # parameters by id, with their names
         self._written: dict[int, Tensor] = {}
         for name, tensor in named_tensors(model):
             if isinstance(tensor, nn.Parameter):
@@ -72,15 +67,9 @@ class LabelPass(TorchDispatchMode):
     # -- what a rule can say; each kind of run answers in its own way -------------------------------------------
 
     def meet(self, a: Tensor, b: Tensor, follower: int | None = None) -> Tensor:
-        """Elements under `a` and `b` are combined: they must stay or go together.
+        """Elements under `a` and `b`, which broadcast, are combined: they must stay or go together.
 
-        Args:
-            a: a layer.
-            b: a layer of the same rank; the two broadcast.
-            follower: 0 for `a` or 1 for `b` if it labels a weight that can take its positions in the other's order.
-
-        Returns:
-            The layer of the combination.
+        `follower` is 0 for `a` or 1 for `b` if it labels a weight that can take its positions in the other's order.
         """
         a, b = torch.broadcast_tensors(a, b)
         return torch.where(a < 0, b, a)
@@ -122,18 +111,13 @@ class LabelPass(TorchDispatchMode):
         shape: Sequence[int],
         dims: tuple[int, int],
         positions: int,
-        passing: Sequence[Tensor] = (),
-        written: int | None = None,
+        passing: Sequence[Tensor],
+        written: int,
     ) -> None:
-        """A convolution or linear layer was applied.
+        """A convolution or linear layer was applied, of whose weight `dims` produce and consume channels.
 
-        Args:
-            weight: labels of its weight.
-            shape: the weight's shape.
-            dims: the dimensions that produce and that consume channels.
-            positions: how often the weight is applied to one input position, for the whole batch.
-            passing: layers of the input along which it is applied, if channels lie there.
-            written: how many elements of each produced channel are written, if not `positions`.
+        For the whole batch it is applied `positions` times to one input position, among them along the layers
+        `passing` of the input, if channels lie there, and writes `written` elements of each produced channel.
         """
 
     def use_groups(self, layer: Tensor) -> None:
@@ -185,9 +169,8 @@ class LabelPass(TorchDispatchMode):
         for layer in labels.places:
             self.freeze(layer, "its place among the channels is used as a value")
         if labels.taken:
-            numbers: tuple[Any, ...] = ()
-            if call is not None and torch.Tag.pointwise in call.func.tags:
-                numbers = tuple(arg for arg in call.args if isinstance(arg, (int, float)))
+            values = call.args if call is not None and torch.Tag.pointwise in call.func.tags else ()
+            numbers = tuple(value for value in values if isinstance(value, (int, float)))
             use = (self.site(), self.module, call.name if call else "", numbers)
             for taken in labels.taken:
                 self.take(taken, use)
@@ -220,7 +203,7 @@ class LabelPass(TorchDispatchMode):
         """Run the operator itself."""
         if self.values is not None and depends_on_values(call):
             return self.values.look(call, self.model.training, self.site())
-        return run_on_shapes(call) if _on_shapes(call) else call.func(*call.args, **call.kwargs)
+        return run_on_shapes(call)
 
     def after(self, call: Call, out: Any) -> None:
         """The operator has run and its outputs have their labels."""
@@ -234,10 +217,8 @@ class LabelPass(TorchDispatchMode):
             return PLAIN
         return labels
 
-    def attach(self, out: Any, labels: Labels | Sequence[Labels] | None) -> None:
-        """Give the outputs of an operator their labels."""
-        if labels is None:
-            return
+    def attach(self, out: Any, labels: Labels | Sequence[Labels]) -> None:
+        """Give the outputs of an operator their labels: all the same, or each its own; of one output the first."""
         if isinstance(out, Tensor):
             setattr(out, LABELS, labels if isinstance(labels, Labels) else labels[0])
             return
@@ -261,7 +242,7 @@ class LabelPass(TorchDispatchMode):
     def _module_hooks(self) -> Iterator[None]:
         # On the copy's own modules: hooks for all modules of the process would hear other threads too.
         self.stack.append("")
-        handles: list[RemovableHandle] = []
+        handles = []
         for name, module in self.model.named_modules():
             handles.append(module.register_forward_pre_hook(partial(self._enter, name), prepend=True))
             handles.append(module.register_forward_hook(self._leave))
@@ -282,10 +263,6 @@ class LabelPass(TorchDispatchMode):
 def _is_composite(func: Any) -> bool:
     """Whether an operator is made of others, which have rules of their own."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE))
-
-
-def _on_shapes(call: Call) -> bool:
-    return bool(call.tensors) and call.tensors[0].device.type == "meta"
 
 
 def _whole(tensor: Tensor) -> bool:

@@ -11,7 +11,7 @@ Padding and other values without a weight behind them get *phantom* atoms, which
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,56 +84,39 @@ def squeeze_constant(layer: Tensor, dims: Sequence[int] | None = None) -> Tensor
 def reshape_layer(layer: Tensor, old: Sequence[int], new: Sequence[int]) -> tuple[Tensor | None, list[list[int]]]:
     """Carry a layer through `view`: only blocks of dimensions in which it varies are laid out in full.
 
-    Args:
-        layer: layer of a tensor of shape `old`.
-        old: the tensor's shape before.
-        new: the tensor's shape after, without -1.
-
-    Returns:
-        The layer after (None if it cannot be told, since the tensor has no elements), and for every block of dimensions
-        that were merged or split and in which the layer varies, the new dimensions of the block.
+    Returns the layer after (None if it cannot be told, since the tensor has no elements), and for every block of
+    dimensions that were merged or split and in which the layer varies, the new dimensions of the block.
     """
     if not math.prod(old):  # no elements: one in place of none along each such dimension
         old, new = [length or 1 for length in old], [length or 1 for length in new]
         if math.prod(old) != math.prod(new):
             return None, []
-    middle_in: list[int] = []
-    middle_out: list[int] = []
+    before, after = [1] * len(old), [1] * len(new)
     blocks: list[list[int]] = []
     for dims_in, dims_out in _blocks(old, new):
-        if any(layer.shape[dim] > 1 for dim in dims_in):
-            middle_in += [old[dim] for dim in dims_in]
-            middle_out += [new[dim] for dim in dims_out]
-            blocks.append(dims_out)
-        else:
-            middle_in += [1] * len(dims_in)
-            middle_out += [1] * len(dims_out)
-    result = layer.expand(middle_in).reshape(middle_out)
+        if any(length > 1 for length in layer.shape[dims_in]):
+            before[dims_in], after[dims_out] = old[dims_in], new[dims_out]
+            blocks.append(list(range(dims_out.start, dims_out.stop)))
+    result = layer.expand(before).reshape(after)
     return squeeze_constant(result, [dim for block in blocks for dim in block]), blocks
 
 
-def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+def _blocks(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[slice, slice]]:
     """Pair the smallest runs of old and new dimensions that hold the same number of elements."""
-    blocks: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
-        dims_in, dims_out = [], []
+        first_in, first_out = i, j
         size_in = size_out = 1
         if i < len(old):
-            dims_in.append(i)
             size_in, i = old[i], i + 1
-        if j < len(new) and not (size_in == 1 and new[j] != 1 and dims_in):
-            dims_out.append(j)
+        if j < len(new) and not (size_in == 1 and new[j] != 1 and i > first_in):
             size_out, j = new[j], j + 1
         while size_in != size_out:
             if size_in < size_out and i < len(old):
                 size_in, i = size_in * old[i], i + 1
-                dims_in.append(i - 1)
             else:
                 size_out, j = size_out * new[j], j + 1
-                dims_out.append(j - 1)
-        blocks.append((dims_in, dims_out))
-    return blocks
+        yield slice(first_in, i), slice(first_out, j)
 
 
 def pad_rank(layer: Tensor, ndim: int) -> Tensor:

@@ -24,11 +24,7 @@ _PRECALL = dis.opmap.get("PRECALL")
 
 
 def current_site(until: CodeType) -> Site:
-    """The frames that lead to the operator that is running, innermost first.
-
-    Args:
-        until: code of the function that started the pass; what called it does not matter.
-    """
+    """The frames that lead to the operator that is running, innermost first; what called `until` does not matter."""
     found = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not until:

@@ -25,11 +25,13 @@ def skeleton(model: nn.Module, real: bool = False) -> nn.Module:
             raise TraceError(
                 f"{name or 'the network'} is scripted, so it cannot be cut: pass the Python module it was made from"
             )
-    if real:
-        result = copy_with(model, lambda name, tensor: tensor.to("cpu", copy=True))
-    else:
-        result = copy_with(model, lambda name, tensor: _empty(tensor))
-    return result.eval()
+
+    def change(name: str, tensor: Tensor) -> Tensor:
+        if real:
+            return tensor.to("cpu", copy=True)
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+    return copy_with(model, change).eval()
 
 
 def set_mode(model: nn.Module, training: bool) -> None:
@@ -69,10 +71,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
-
-
-def _empty(tensor: Tensor) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def inputs_to(args: Inputs, device: str) -> Inputs:

@@ -6,7 +6,6 @@ import contextlib
 import fnmatch
 import itertools
 import logging
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -74,7 +73,7 @@ def _trace(inner: nn.Module, args: Inputs, ignore: Iterable[str | nn.Module]) ->
         )
     patterns = _patterns(inner, ignore)
     ignored = _ignored(structure.discovered, patterns)
-    structure.ties = list(_plain_ties(structure))
+    structure.ties = _plain_ties(structure)
     Trials(structure, [*ignored, *_projected(structure)]).run()
     structure.ties = [
         tie for tie in structure.ties if (structure.units.group_of[structure.units.position(tie.atoms)] >= 0).any()
@@ -156,25 +155,25 @@ def _discover(bones: nn.Module, args: Inputs, values: Values | None = None) -> S
     return Structure(bones, args, outputs, run, Pairs(run), natural=not run.reordered)
 
 
-def _plain_ties(structure: Structure) -> Iterable[AttributeTie]:
+def _plain_ties(structure: Structure) -> list[AttributeTie]:
     """Integers that certainly follow: the number of groups of depthwise layers, sizes of weightless norms."""
     modules = dict(structure.skeleton.named_modules())
-    done = set()
+    ties: dict[tuple[str, str], AttributeTie] = {}
     for name, atoms in structure.discovered.group_uses:
         for attribute in ("groups", "num_groups"):
-            if getattr(modules[name], attribute, None) == len(atoms) and (name, attribute) not in done:
-                done.add((name, attribute))
-                yield AttributeTie(name, attribute, None, len(atoms), atoms)
+            if getattr(modules[name], attribute, None) == len(atoms):
+                ties.setdefault((name, attribute), AttributeTie(name, attribute, None, len(atoms), atoms))
     for name, module in modules.items():
-        if getattr(module, "weight", None) is not None:
-            continue
-        for attribute in ("num_features", "num_channels"):
-            value = getattr(module, attribute, None)
-            if isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm)) and isinstance(value, int):
-                for fact in structure.discovered.facts.get(name, []):
-                    if fact.size == value:
-                        yield AttributeTie(name, attribute, None, value, fact.atoms)
-                        break
+        if (
+            isinstance(module, (nn.modules.batchnorm._NormBase, nn.GroupNorm))
+            and getattr(module, "weight", None) is None
+        ):
+            attribute = "num_channels" if isinstance(module, nn.GroupNorm) else "num_features"
+            size = getattr(module, attribute, None)
+            for fact in structure.discovered.facts.get(name, []):
+                if fact.size == size:
+                    ties.setdefault((name, attribute), AttributeTie(name, attribute, None, size, fact.atoms))
+    return list(ties.values())
 
 
 def _patterns(model: nn.Module, ignore: Iterable[str | nn.Module]) -> tuple[str, ...]:
@@ -192,16 +191,16 @@ def _ignored(discovered: Discover, patterns: Iterable[str]) -> list[tuple[Atoms,
     frozen = []
     roles = axis_roles(discovered)
     for pattern in patterns:
-        hit = False
-        for position, axis in enumerate(discovered.axes):
-            matches = (
-                axis.weight == pattern or axis.weight.startswith(f"{pattern}.") or fnmatch.fnmatch(axis.weight, pattern)
-            )
-            hit = hit or matches
-            if matches and roles.get(position) != "in":
-                frozen.append((np.arange(axis.start, axis.start + axis.length), "ignored on request"))
-        if not hit:
+        matches = [
+            (position, axis)
+            for position, axis in enumerate(discovered.axes)
+            if axis.weight == pattern or axis.weight.startswith(f"{pattern}.") or fnmatch.fnmatch(axis.weight, pattern)
+        ]
+        if not matches:
             raise TraceError(f"ignore: no weight of this network is called {pattern!r} or lies under it")
+        for position, axis in matches:
+            if roles.get(position) != "in":
+                frozen.append((np.arange(axis.start, axis.start + axis.length), "ignored on request"))
     return frozen
 
 
@@ -218,8 +217,7 @@ def _projected(structure: Structure) -> list[tuple[Atoms, str]]:
 
 
 def _cost(structure: Structure, args: Inputs) -> Cost:
-    units = structure.units
-    batch = _samples(structure.discovered, args)
+    units, batch = structure.units, _samples(structure.discovered, args)
     macs, activations = [], []
     layers: dict[str, tuple[Term, list[Term]]] = {}
     for contraction in structure.discovered.contractions:
@@ -235,30 +233,26 @@ def _cost(structure: Structure, args: Inputs) -> Cost:
         moving = [atoms for atoms in contraction.passing if (units.group_of[units.position(atoms)] >= 0).any()]
         for atoms in moving:
             positions, written = positions // len(atoms), written // len(atoms)
-        passing = tuple(units.axis(atoms) for atoms in moving)
+        passing = tuple(map(units.axis, moving))
         macs.append(Term(positions * fixed / batch, (*itertools.chain(*axes.values()), *passing)))
         rows, length = axes[contraction.rows], contraction.shape[contraction.rows]
         width = Term(length / length ** len(rows), rows)
         layers.setdefault(contraction.module, (width, []))[1].append(macs[-1])
         activations.append(Term(written * width.coefficient / batch, (*rows, *passing)))
-    by_weight: dict[str, dict[int, Any]] = {}
+    lengths: dict[str, list[Axis]] = {}  # of weights, where they are more than one
     for axis in structure.axes:
-        by_weight.setdefault(axis.weight, {})[axis.dim] = units.axis(np.arange(axis.start, axis.start + axis.length))
-    params: dict[str, Term] = {}
+        lengths.setdefault(axis.weight, []).append(units.axis(np.arange(axis.start, axis.start + axis.length)))
+    params: dict[str, list[Term]] = {}  # by module
     for name, tensor in structure.skeleton.named_parameters():
-        cut = by_weight.get(name, {})
-        rest = math.prod(length for dim, length in enumerate(tensor.shape) if dim not in cut)
-        params[name] = Term(rest, tuple(cut.values()))
-    own: dict[str, list[Term]] = {}
-    for name, term in params.items():
-        own.setdefault(name.partition(".parametrizations.")[0].rpartition(".")[0], []).append(term)
+        owner = name.partition(".parametrizations.")[0].rpartition(".")[0]
+        params.setdefault(owner, []).append(Term(min(tensor.numel(), 1), tuple(lengths.get(name, ()))))
     return Cost(
         [group.name for group in units.groups],
         [group.size for group in units.groups],
         macs,
-        params.values(),
+        itertools.chain(*params.values()),
         activations,
-        [LayerCost(name, width, tuple(terms), tuple(own.get(name, ()))) for name, (width, terms) in layers.items()],
+        [LayerCost(name, width, tuple(terms), tuple(params.get(name, ()))) for name, (width, terms) in layers.items()],
     )
 
 
@@ -296,10 +290,9 @@ def _frozen(structure: Structure) -> dict[str, str]:
 def _mixing(structure: Structure) -> frozenset[str]:
     """Groups whose units influence one another through normalisation or reduction over channels."""
     units = structure.units
-    found = set()
+    found: set[int] = set()
     for atoms, _ in structure.discovered.mixed:
         positions = units.position(atoms)
-        apart = (units.unit_class[positions] != units.unit_class[positions[:1]]).any()
-        if apart:
+        if (units.unit_class[positions] != units.unit_class[positions[:1]]).any():
             found |= set(units.group_of[positions].ravel().tolist())
     return frozenset(units.groups[group].name for group in found if group >= 0)

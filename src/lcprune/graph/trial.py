@@ -17,11 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.graph.attributes import candidates, cut_facts, likewise
+from lcprune.graph.attributes import candidates, cut_facts, equal_axes, likewise, reads
 from lcprune.graph.cuts import CUTS
 from lcprune.graph.discover import Atoms, Discover
-from lcprune.graph.equal_axes import equal_axes
-from lcprune.graph.reads import reads
 from lcprune.graph.recall import Recall
 from lcprune.graph.resolve import Units, positions, resolve, unit_classes
 from lcprune.graph.structure import AttributeTie, Structure, TrialError

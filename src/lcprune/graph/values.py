@@ -23,39 +23,30 @@ Place = tuple[bool, str, Site]  # training mode or not, an operator, and where i
 
 def depends_on_values(call: Call) -> bool:
     """Whether an operator gives a plain number, or a tensor whose shape cannot be told from the inputs' shapes."""
-    tags = call.func.tags
     if call.name == "aten::index":
         return any(map(is_mask, call.tensors[1:]))
-    return (
-        torch.Tag.data_dependent_output in tags
-        or torch.Tag.dynamic_output_shape in tags
-        or call.name == "torchvision::nms"
-    )
+    looks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(call.func.tags)
+    return bool(looks) or call.name == "torchvision::nms"
 
 
 class AsOnMeta(TorchFunctionMode):
     """Tensors with data say that they are on `meta`: code that asks takes the branch that it takes without data."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def with_data(device: torch.device) -> torch.device:
+            return torch.device("cpu") if device.type == "meta" else device
+
         if func == Tensor.device.__get__:  # type: ignore[attr-defined]
             return torch.device("meta")
-        args, kwargs = tree_map_only(torch.device, _with_data, (args, kwargs or {}))
+        args, kwargs = tree_map_only(torch.device, with_data, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
-def _with_data(device: torch.device) -> torch.device:
-    return torch.device("cpu") if device.type == "meta" else device
-
-
 class Values:
-    """What a pass on data read, told to later passes.
-
-    Attributes:
-        recording: the pass on data is not over yet.
-    """
+    """What a pass on data read, told to later passes."""
 
     def __init__(self) -> None:
-        self.recording = True
+        self.recording = True  # the pass on data is not over yet
         self._read: dict[Place, list[Any]] = {}
         self._visits: Counter[Place] = Counter()
 
@@ -64,16 +55,7 @@ class Values:
         self._visits.clear()
 
     def look(self, call: Call, training: bool, site: Site) -> Any:
-        """The result of an operator that depends on values.
-
-        Args:
-            call: the operator.
-            training: the network is in training mode.
-            site: where it runs.
-
-        Raises:
-            RuntimeError: the pass on data did not come here as often.
-        """
+        """The result of an operator that depends on values; an error if the pass on data did not come here as often."""
         place = training, call.name, tuple(frame for frame in site if not frame[0].startswith(LIBRARIES))
         if self.recording:
             out = call.func(*call.args, **call.kwargs)
@@ -105,8 +87,6 @@ def _positions(call: Call, counts: list[int]) -> list[Tensor | None]:
     """The indices with as many positions in place of each mask: the other dimensions follow the cut."""
     found: list[Tensor | None] = []
     for index, count in zip(call.args[1], counts, strict=True):
-        if is_mask(index):
-            found += [torch.empty(count, dtype=torch.int64, device="meta") for _ in range(index.ndim)]
-        else:
-            found.append(index)
+        mask = is_mask(index)
+        found += [torch.empty(count, dtype=torch.int64, device="meta")] * index.ndim if mask else [index]
     return found

@@ -3,18 +3,8 @@
 A rule that is missing is never guessed: the channels that an undescribed operator touches are frozen.
 """
 
-from lcprune.graph.rules import (
-    along,
-    contraction,
-    creation,
-    elementwise,
-    indexing,
-    movement,
-    normalization,
-    reduction,
-    spatial,
-)
-from lcprune.graph.rules.table import STANDS_IN, Call, Rule, Step, find_rule, is_mask, rule
+from lcprune.graph.rules import along, contraction, elementwise, indexing, mixing, movement
+from lcprune.graph.rules.table import STANDS_IN, Call, Rule, Step, find_rule, is_mask
 
 __all__ = [
     "STANDS_IN",
@@ -23,14 +13,10 @@ __all__ = [
     "Step",
     "along",
     "contraction",
-    "creation",
     "elementwise",
     "find_rule",
     "indexing",
     "is_mask",
+    "mixing",
     "movement",
-    "normalization",
-    "reduction",
-    "rule",
-    "spatial",
 ]

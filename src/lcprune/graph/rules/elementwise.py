@@ -1,4 +1,4 @@
-"""Element-wise operators: what meets stays or goes together."""
+"""Element-wise operators, and those that make tensors out of nothing: what meets stays or goes together."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ if TYPE_CHECKING:
 
 # Element-wise operators that torch does not tag as such.
 _UNTAGGED = (
-    "copy", "hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "log_sigmoid_forward", "mish", "relu6", "rrelu",
-    "rrelu_with_noise", "softplus", "softshrink", "hardshrink", "threshold", "_prelu_kernel", "prelu", "where", "fill",
-    "masked_fill", "zero", "addcmul", "addcdiv", "lerp", "clamp", "nan_to_num", "fake_quantize_per_tensor_affine",
-    "complex", "polar",
+    "copy", "hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "log_sigmoid_forward", "mish",
+    "rrelu_with_noise", "softplus", "softshrink", "hardshrink", "threshold", "_prelu_kernel", "where", "fill",
+    "masked_fill", "zero", "addcmul", "addcdiv", "lerp", "clamp", "nan_to_num", "complex", "polar",
 )  # fmt: skip
 
 
 @rule("lcprune::elementwise", *_UNTAGGED, fixed=no_arguments)
 def elementwise(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Operands broadcast; layers along the same dimensions meet."""
-    result = out if isinstance(out, Tensor) else call.tensors[0]
     if call.inplace:
         check_destination(run, call)
-    labels = combine(run, [tensor.shape for tensor in call.tensors], call.labels, result.ndim)
-    return labels if isinstance(out, Tensor) else [labels] * len(list(out))
+    labels = combine(run, [tensor.shape for tensor in call.tensors], call.labels)
+    return labels if isinstance(out, Tensor) else [labels] * len(out)
 
 
-def combine(run: LabelPass, shapes: Sequence[Sequence[int]], labels: Sequence[Labels], ndim: int) -> Labels:
-    """The labels of an element-wise combination of tensors of rank `ndim` or less."""
+def combine(run: LabelPass, shapes: Sequence[Sequence[int]], labels: Sequence[Labels]) -> Labels:
+    """The labels of an element-wise combination of tensors of these shapes."""
+    ndim = max(map(len, shapes))
     merged: list[tuple[Tensor, bool]] = []  # layer, and whether it labels weights alone
     for label in labels:
-        mine = [pad_rank(layer, ndim) for layer in label.layers]
         before = len(merged)
         taken: set[int] = set()
-        for layer in mine:
+        for own in label.layers:
+            layer = pad_rank(own, ndim)
             partner = _partner(layer, merged[:before], taken)
             if partner is None:
                 merged.append((layer, label.weight))
@@ -63,16 +62,9 @@ def combine(run: LabelPass, shapes: Sequence[Sequence[int]], labels: Sequence[La
 def _partner(layer: Tensor, others: list[tuple[Tensor, bool]], taken: set[int]) -> int | None:
     """The layer to meet: one that varies along the same dimensions, else one that shares a dimension."""
     mine = varying(layer)
-    shared = None
-    for position, (other, _) in enumerate(others):
-        if position in taken:
-            continue
-        theirs = varying(other)
-        if theirs == mine:
-            return position
-        if theirs & mine and shared is None:
-            shared = position
-    return shared
+    theirs = {place: varying(other) for place, (other, _) in enumerate(others) if place not in taken}
+    same = [place for place, dims in theirs.items() if dims == mine]
+    return next(iter(same or [place for place, dims in theirs.items() if dims & mine]), None)
 
 
 def _unlabelled(shape: Sequence[int], label: Labels, layer: Tensor, ndim: int) -> bool:
@@ -81,28 +73,25 @@ def _unlabelled(shape: Sequence[int], label: Labels, layer: Tensor, ndim: int) -
     shift = ndim - len(shape)
     copies = {dim + shift for dim in label.constant}  # one slice spread over the axis serves whatever stays
     full = {dim for dim in dims if dim >= shift and shape[dim - shift] > 1} - copies
-    if not full:
-        return False
-    return not any(varying(pad_rank(own, ndim)) & dims for own in label.layers)
+    return bool(full) and not any(varying(pad_rank(own, ndim)) & dims for own in label.layers)
 
 
 def check_destination(run: LabelPass, call: Call) -> None:
     """Writing labelled data in place into memory that has no labels: they cannot be followed from there."""
     target, own = call.tensors[0], call.labels[0]
-    if call.name == "aten::copy_" or len(call.tensors) > 1:
-        known = {dim for layer in own.layers for dim in varying(layer)}
-        for labels in call.labels[1:]:
-            for layer in labels.layers:
-                if own.uniform or not varying(pad_rank(layer, target.ndim)) <= known:
-                    run.freeze(layer, "is written in place into memory that other operators share")
-        if not all(labels.uniform for labels in call.labels[1:]):
-            run.wrote(target)
+    known = {dim for layer in own.layers for dim in varying(layer)}
+    for labels in call.labels[1:]:
+        for layer in labels.layers:
+            if own.uniform or not varying(pad_rank(layer, target.ndim)) <= known:
+                run.freeze(layer, "is written in place into memory that other operators share")
+    if not all(labels.uniform for labels in call.labels[1:]):
+        run.wrote(target)
 
 
 @rule("glu", "glu_jvp", fixed=no_arguments)
 def glu(run: LabelPass, call: Call, out: Any) -> Outcome:
     """The halves of an axis are multiplied with one another."""
-    dim = call.arg(1, "dim", -1) % call.input.ndim
+    dim = call.dim(1, -1)
     layers = []
     for layer in call.labels[0].layers:
         if layer.shape[dim] > 1:
@@ -110,3 +99,19 @@ def glu(run: LabelPass, call: Call, out: Any) -> Outcome:
             layer = run.meet(first, second)
         layers.append(layer)
     return call.labels[0].moved(layers)
+
+
+@rule(
+    *("empty", "empty_like", "empty_strided", "full", "full_like", "new_empty", "new_empty_strided"),
+    *("new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor", "zeros", "zeros_like"),
+    always=True,
+)
+def uniform(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """All elements are equal, so it does not matter which of them go; `zeros_like` follows the size of its model."""
+    return Labels(call.labels[0].layers if call.name.endswith("_like") else (), uniform=True)
+
+
+@rule("bernoulli", "rand", "rand_like", "randn", "randn_like", "randperm")
+def random(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """Random values are as good for one channel as for another."""
+    return Labels(uniform=True)

@@ -1,15 +1,17 @@
-"""Reading and writing by index: `x[places]`, `x[mask]`, `x[places] = y`."""
+"""Reading and writing by place: `x[places]`, `x[mask]`, `x[places] = y`, gather and scatter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from lcprune.graph.labels import Labels, pad_rank, varying
-from lcprune.graph.rules.elementwise import combine
-from lcprune.graph.rules.table import Call, Outcome, is_mask, is_shared, rule
+from lcprune.graph.rules.elementwise import check_destination, combine
+from lcprune.graph.rules.table import STANDS_IN, Call, Outcome, freeze, is_mask, passing, plain_arguments, rule
 
 if TYPE_CHECKING:
     from lcprune.graph.label_pass import LabelPass
@@ -19,14 +21,9 @@ if TYPE_CHECKING:
 def index(run: LabelPass, call: Call, out: Any) -> Outcome:
     """Elements chosen from unlabelled axes (boxes, pixels); a labelled axis that is indexed cannot be cut."""
     places = _Places(call)
-    layers = []
-    for layer in call.labels[0].layers:
-        if any(layer.shape[dim] > 1 for dim in places.dims):
-            run.freeze(layer, "is chosen by position (index)")
-        else:
-            layers.append(layer.reshape(places.chosen(layer.shape)))
+    layers = passing(run, call.labels[0], places.dims, "is chosen by position (index)")
     _freeze_indices(run, call)
-    return Labels(tuple(layers), weight=call.labels[0].weight)
+    return Labels(tuple(layer.reshape(places.chosen(layer.shape)) for layer in layers), weight=call.labels[0].weight)
 
 
 class _Places:
@@ -58,13 +55,11 @@ class _Places:
     def varies(self, layer: Tensor, ndim: int) -> bool:
         """Whether a layer of what is written says which of the chosen elements is meant."""
         chosen = range(self.front, self.front + self.rank)
-        return bool(varying(pad_rank(layer, ndim - len(self.dims) + self.rank)) & set(chosen))
+        return not varying(pad_rank(layer, ndim - len(self.dims) + self.rank)).isdisjoint(chosen)
 
 
 def _freeze_indices(run: LabelPass, call: Call) -> None:
-    for index in call.args[1]:
-        for layer in call.labels_of(index).layers if isinstance(index, Tensor) else ():
-            run.freeze(layer, "holds positions")
+    freeze(run, [call.labels_of(index) for index in call.args[1] if isinstance(index, Tensor)], "holds positions")
 
 
 @rule("index_put", "_unsafe_index_put", "_index_put_impl", uneven=True)
@@ -77,16 +72,62 @@ def index_put(run: LabelPass, call: Call, out: Any) -> Outcome:
         # On shapes alone nobody else says so.
         raise RuntimeError(f"shape {list(written.shape)} cannot be written by index to shape {list(target.shape)}")
     own, labels = call.labels_of(target), call.labels_of(written)
-    apart = not any(varying(layer) & set(places.dims) for layer in own.layers)
+    apart = all(varying(layer).isdisjoint(places.dims) for layer in own.layers)
     apart = apart and not any(places.varies(layer, target.ndim) for layer in labels.layers)
     _freeze_indices(run, call)
-    if not apart or (call.inplace and labels.layers and is_shared(target)):
-        for layer in (*own.layers, *labels.layers):
-            run.freeze(layer, "is written by position (index_put)")
+    if not apart or (call.inplace and labels.layers and _is_shared(target)):
+        freeze(run, (own, labels), "is written by position (index_put)")
     if call.inplace and not labels.uniform:
         run.wrote(target)
     if not apart:
         return Labels(own.layers)
     moved = [layer.reshape(places.home(layer.shape, target.ndim)) for layer in labels.layers]
-    merged = combine(run, [target.shape, shape], [own, labels.moved(moved)], target.ndim)
-    return Labels(merged.layers, weight=merged.weight)
+    return replace(combine(run, [target.shape, shape], [own, labels.moved(moved)]), uniform=False)
+
+
+def _is_shared(tensor: Tensor) -> bool:
+    """Whether other tensors lie in the same memory, or it stands for a tensor on another device."""
+    uses = int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+    return hasattr(tensor, STANDS_IN) or uses > 2  # the tensor's use, and this one
+
+
+@rule("index_select", "embedding", "take")
+def index_select(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """Positions chosen by numbers kept elsewhere: a labelled axis that is indexed cannot be cut."""
+    layers = []
+    for layer in call.labels[0].layers:
+        if call.short == "index_select" and layer.shape[call.args[1]] == 1:
+            layers.append(layer)
+        elif call.short == "embedding" and layer.shape[0] == 1:
+            layers.append(layer.reshape([1] * (out.ndim - 1) + [-1]))
+        else:
+            run.freeze(layer, f"is chosen by position ({call.short})")
+    freeze(run, call.labels[1:], "holds positions")
+    return call.labels[0].moved(layers)
+
+
+@rule("gather", "scatter", "scatter_add", "scatter_reduce", uneven=True, fixed=plain_arguments)
+def by_place(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """Places along one dimension are read or written; along the others the elements meet."""
+    if call.inplace:
+        check_destination(run, call)
+    return _meet(run, call, call.dims(1))
+
+
+@rule("max_unpool2d", "max_unpool3d", fixed=plain_arguments)
+def unpool(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """Values go to places in their own channel's space."""
+    return _meet(run, call, range(out.ndim - int(call.short[-2]), out.ndim))
+
+
+def _meet(run: LabelPass, call: Call, dims: Collection[int]) -> Labels:
+    """The tensors of an operator meet along all dimensions but `dims`."""
+    labels = []
+    for own in call.labels:
+        layers = passing(run, own, dims, f"{call.short} runs along its channels")
+        labels.append(replace(own, layers=tuple(layers), taken=()))
+        for layer in layers:
+            if any(len({tensor.shape[dim] for tensor in call.tensors}) > 1 for dim in varying(layer)):
+                run.freeze(layer, f"is taken by position ({call.short})")
+    shapes = [[1 if dim in dims else n for dim, n in enumerate(tensor.shape)] for tensor in call.tensors]
+    return combine(run, shapes, labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,30 +10,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lcprune.graph.labels import Labels
+from lcprune.graph.labels import Labels, varying
 
 if TYPE_CHECKING:
     from lcprune.graph.label_pass import LabelPass
 
 
 class Call:
-    """One executed operator with the labels of its tensors.
-
-    Args:
-        func: the operator.
-        args: positional arguments.
-        kwargs: named arguments.
-        labels_of: gives a tensor's labels.
-    """
+    """One executed operator with the labels of its tensors; `labels_of` gives a tensor's labels."""
 
     def __init__(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], labels_of: Callable[[Tensor], Labels]
     ) -> None:
-        self.func, self.args, self.kwargs = func, args, kwargs
+        self.func, self.args, self.kwargs, self.labels_of = func, args, kwargs, labels_of
         self.leaves = list(_flat((*args, *kwargs.values())))
         self.tensors = [value for value in self.leaves if isinstance(value, Tensor)]
         self.labels = [labels_of(tensor) for tensor in self.tensors]
-        self.labels_of = labels_of
         self.labelled = any(labels.layers for labels in self.labels)
         self.uniform = all(labels.uniform for labels in self.labels)
         self.weight = bool(self.tensors) and all(labels.weight or labels.uniform for labels in self.labels)
@@ -44,19 +36,36 @@ class Call:
         return str(self.func._schema.name)
 
     @property
+    def short(self) -> str:
+        """The name without the library, e.g. `add_`."""
+        return self.name.removeprefix("aten::")
+
+    @property
     def inplace(self) -> bool:
         """Whether the operator writes into its first argument."""
         return self.name.endswith("_") and not self.name.endswith("__")
-
-    def arg(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument, wherever it was given."""
-        return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
 
     @property
     def input(self) -> Tensor:
         """The first argument."""
         tensor: Tensor = self.args[0] if self.args else self.kwargs["self"]
         return tensor
+
+    def arg(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument, wherever it was given."""
+        return self.args[position] if position < len(self.args) else self.kwargs.get(name, default)
+
+    def dims(self, position: int, default: Any = None) -> set[int]:
+        """The dimensions that the argument `dim` names; all if it names none."""
+        named = self.arg(position, "dim", default)
+        if named is None or named == [] or isinstance(named, bool):  # overloads such as std(unbiased) name none
+            return set(range(self.input.ndim))
+        return {dim % max(self.input.ndim, 1) for dim in ([named] if isinstance(named, int) else named)}
+
+    def dim(self, position: int, default: int = 0) -> int:
+        """The one dimension that the argument `dim` names."""
+        (dim,) = self.dims(position, default)
+        return dim
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
@@ -68,15 +77,27 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
             yield value
 
 
+def freeze(run: LabelPass, labels: Iterable[Labels], reason: str) -> None:
+    """Everything under these labels must stay."""
+    for own in labels:
+        for layer in own.layers:
+            run.freeze(layer, reason)
+
+
+def passing(run: LabelPass, labels: Labels, dims: Collection[int], reason: str) -> list[Tensor]:
+    """The layers that do not vary along `dims`; the others must stay."""
+    found = []
+    for layer in labels.layers:
+        if varying(layer).isdisjoint(dims):
+            found.append(layer)
+        else:
+            run.freeze(layer, reason)
+    return found
+
+
 def is_mask(index: Any) -> bool:
     """Whether an index says of every element if it is wanted."""
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
-
-
-def is_shared(tensor: Tensor) -> bool:
-    """Whether other tensors lie in the same memory, or it stands for a tensor on another device."""
-    uses = int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
-    return hasattr(tensor, STANDS_IN) or uses > 2  # the tensor's use, and this one
 
 
 def plain_arguments(call: Call) -> Any:
@@ -89,29 +110,21 @@ def no_arguments(call: Call) -> Any:
     return ()
 
 
-Outcome: TypeAlias = "Labels | Sequence[Labels] | None"
+Outcome: TypeAlias = "Labels | Sequence[Labels]"
 Apply = Callable[["LabelPass", Call, Any], Outcome]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How an operator treats labels.
+    """How an operator treats labels."""
 
-    Attributes:
-        apply: gives the labels of the outputs.
-        mixes: elements along an axis influence one another (normalisation, reduction).
-        contracts: an axis of the inputs is summed against a weight.
-        always: apply even if no input has labels.
-        uneven: equal elements may come out unequal (padding, concatenation, running sums).
-        fixed: the arguments that must not follow a cut, such as a convolution's stride. None for operators that may
-            come and go with sizes and strides, such as views and copies.
-    """
-
-    apply: Apply
-    mixes: bool = False
-    contracts: bool = False
-    always: bool = False
-    uneven: bool = False
+    apply: Apply  # gives the labels of the outputs
+    mixes: bool = False  # elements along an axis influence one another (normalisation, reduction)
+    contracts: bool = False  # an axis of the inputs is summed against a weight
+    always: bool = False  # apply even if no input has labels
+    uneven: bool = False  # equal elements may come out unequal (padding, concatenation, running sums)
+    # The arguments that must not follow a cut, such as a convolution's stride. None for operators that may come and go
+    # with sizes and strides, such as views and copies.
     fixed: Callable[[Call], Any] | None = None
 
     def step(self, call: Call) -> Step | None:
@@ -161,8 +174,7 @@ def find_rule(func: Any) -> Rule:
 
 
 @rule("lcprune::unknown", uneven=True)
-def _unknown(run: LabelPass, call: Call, out: Any) -> Outcome:
-    for labels in call.labels:
-        for layer in labels.layers:
-            run.freeze(layer, f"operator {call.name} is not described")
+def unknown(run: LabelPass, call: Call, out: Any) -> Outcome:
+    """Not described: everything that it touches stays."""
+    freeze(run, call.labels, f"operator {call.name} is not described")
     return Labels(weight=call.weight)
