@@ -17,7 +17,7 @@ from lcprune.data.augment import Augmentation
 from lcprune.data.dataset import ArraySplit, Dataset
 from lcprune.data.own import OwnData, hold_out_own, own
 from lcprune.errors import DataError
-from lcprune.models.registry import call_file, import_file
+from lcprune.models.user_files import call_file, import_file
 from lcprune.score import Score
 
 AnyData = Dataset | OwnData
