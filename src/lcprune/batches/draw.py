@@ -38,6 +38,11 @@ class Batch:
         """`inputs, target = batch`, like the batches that a user gave."""
         return iter((self.inputs, self.target))
 
+    def at(self, index: Any) -> tuple[Any, Any]:
+        """Inputs and target of some of the images, or of one."""
+        found: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], tuple(self))
+        return found
+
     def channels_last(self) -> Batch:
         """The same images in the memory layout that many kernels prefer."""
 
@@ -81,7 +86,7 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     rng = np.random.default_rng(seed)
     if _indexable(data):
         batches = map(as_batch, _subset(data, images, rng))
-        samples = [_sample(batch, index) for batch in batches for index in range(batch.size)]
+        samples = [batch.at(index) for batch in batches for index in range(batch.size)]
     else:
         samples = _reservoir(data, images, rng)
     if not samples:
@@ -152,14 +157,9 @@ def _reservoir(data: Iterable[Any], images: int, rng: np.random.Generator) -> li
             place = seen if seen < images else int(rng.integers(seen + 1))
             if place < images:
                 # A row is a view of its batch: copied, so that the rest of the batch can be freed.
-                kept[place] = seen, pytree.tree_map(torch.clone, _sample(batch, index))
+                kept[place] = seen, pytree.tree_map(torch.clone, batch.at(index))
             seen += 1
     return [sample for _, sample in sorted(kept.values(), key=lambda item: item[0])]
-
-
-def _sample(batch: Batch, index: int) -> tuple[Any, Any]:
-    sample: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], tuple(batch))
-    return sample
 
 
 def as_batch(batch: Any) -> Batch:
