@@ -29,7 +29,7 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from lcprune import data, models, tune
-from lcprune.data.augment import draw, gather, pad_images
+from lcprune.data.arrays import draw, gather, pad_images
 from lcprune.files import write_json
 from lcprune.tune.feed import make_feed
 from lcprune.tune.step import Stepper

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lcprune import data
 from lcprune.data import Dataset
-from lcprune.models.resnet import ResNet
+from lcprune.models.networks import ResNet
 
 INPUT_SHAPE = (1, 8, 8)
 NET = f"{__file__}:net"  # as the command line and `models.build` take it

@@ -20,7 +20,7 @@ from lcprune import Search, vision
 from lcprune.cli import main
 from lcprune.cli.app import app
 from lcprune.models import registry
-from lcprune.models.resnet import ResNet
+from lcprune.models.networks import ResNet
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)

@@ -12,10 +12,9 @@ from typing import Any
 from lcprune.files import atomic_write
 from lcprune.report import Figure, Records
 from lcprune.report.accuracy import frontier_macs, frontier_params
-from lcprune.report.figure import concat, field, layer, tip
+from lcprune.report.figure import concat, field, layer, method_scale, tip
 from lcprune.report.insides import metric, schedule, search
 from lcprune.report.render import svg
-from lcprune.report.theme import method_scale
 from paper import objectives
 from paper.cells import percent
 from paper.store import Row, Store
@@ -24,8 +23,7 @@ Made = Figure | None
 
 
 def _records(**rows: Any) -> Records:
-    kinds = ("results", "schedule", "search", "metric", "latency", "training")
-    return Records("the paper", (), **{kind: rows.get(kind, []) for kind in kinds})
+    return Records("the paper", **rows)
 
 
 def original(store: Store) -> list[Row]:

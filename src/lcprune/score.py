@@ -142,20 +142,3 @@ def _size(value: Any) -> int:
 
 ACCURACY = Score(_Hits, "accuracy", percent=True)
 LOSS = Score(None, "loss", LOWER)
-
-
-class Scored:
-    """What every kind of data says of its task.
-
-    Attributes:
-        loss_fn: `loss_fn(output, target)`, a mean over the batch; None is cross-entropy.
-        score: by what networks are compared, if somebody has said it.
-    """
-
-    loss_fn: Callable[[Any, Any], Any] | None
-    score: Score | None
-
-    @property
-    def compared_by(self) -> Score:
-        """The score: what was said, the loss that was said, or accuracy."""
-        return self.score or (ACCURACY if self.loss_fn is None else LOSS)

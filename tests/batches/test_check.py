@@ -8,7 +8,7 @@ from torch import nn
 
 import lcprune
 from lcprune import data, models, vision
-from lcprune.data.registry import from_arrays
+from lcprune.data import from_arrays
 
 IMAGES, LABELS = torch.randn(8, 1, 6, 6), torch.arange(8) % 3
 QUICK = lcprune.LcP(search=lcprune.Search(pool=2, iterations=0))

@@ -76,7 +76,7 @@ def test_a_missing_batch_is_named(tmp_path: Path, arrays: dict[str, np.ndarray])
         ("x_train", np.zeros((100, 28, 28, 3), np.uint8), r"x_train .*\(100, 28, 28, 3\), "),
         ("x_test", np.zeros((20, 32, 32, 3), np.float32), "x_test is float32"),
         ("y_train", np.zeros(99, np.uint8), "100 images and y_train 99 labels"),
-        ("y_test", np.full(20, 10, np.uint8), "labels from 10 to 10"),
+        ("y_test", np.full(20, 10, np.uint8), r"label 10 \(image 0 of test\) is none of the 10 classes, 0 to 9"),
     ],
 )
 def test_wrong_shapes(tmp_path: Path, arrays: dict[str, np.ndarray], key: str, wrong: np.ndarray, message: str) -> None:

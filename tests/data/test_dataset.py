@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lcprune import data
-from lcprune.data.augment import Augmentation, draw, gather, pad_images
+from lcprune.data.arrays import Augmentation, draw, gather, pad_images
 from lcprune.data.folders import stratified
 from lcprune.errors import DataError
 

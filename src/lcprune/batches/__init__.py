@@ -7,8 +7,18 @@ for batch in collate(samples, 128, "cuda"):
 
 from lcprune.batches.check import check_samples, check_weights
 from lcprune.batches.draw import Batch, as_batch, collate, draw, fingerprint, together
-from lcprune.batches.running import Inputs, arguments, arithmetic, call, loss_of, random_like
-from lcprune.batches.shapes import example_of, shape_of, shape_text, to_device
+from lcprune.batches.inputs import (
+    Inputs,
+    arguments,
+    arithmetic,
+    call,
+    example_of,
+    loss_of,
+    random_like,
+    shape_of,
+    shape_text,
+    to_device,
+)
 
 __all__ = [
     "Batch",

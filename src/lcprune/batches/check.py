@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as pytree
 
 from lcprune.batches.draw import collate
-from lcprune.batches.running import call
+from lcprune.batches.inputs import call
 from lcprune.copies import copy_to_run
 from lcprune.errors import DataError, ModelError, first_line
 
@@ -19,14 +19,7 @@ _IGNORED = -100  # the class that cross-entropy leaves out
 
 
 def check_weights(model: nn.Module, unread: Sequence[str] = ()) -> None:
-    """Refuse a network whose weights are not numbers.
-
-    Args:
-        unread: parameters that play no part.
-
-    Raises:
-        ModelError: names the first such weight.
-    """
+    """Refuse a network whose weights are not numbers; the parameters `unread` play no part."""
     statistics = [(n, b) for n, b in model.named_buffers() if n.rpartition(".")[2].startswith("running_")]
     for name, tensor in (*model.named_parameters(), *statistics):
         if name not in unread and not tensor.is_meta and bool(tensor.detach().isnan().any()):
@@ -36,11 +29,7 @@ def check_weights(model: nn.Module, unread: Sequence[str] = ()) -> None:
 
 
 def check_samples(model: nn.Module, samples: Sequence[tuple[Any, Any]], judged: bool = False) -> None:
-    """Refuse images that the network cannot take and, where networks are judged by cross-entropy, impossible targets.
-
-    Raises:
-        DataError: names the shape, or the label.
-    """
+    """Refuse images that the network cannot take and, `judged` by cross-entropy, targets that it cannot."""
     whole = copy_to_run(model)
     device = next((parameter.device for parameter in whole.parameters()), torch.device("cpu"))
     batch = collate(samples[:2], 2, device)[0]

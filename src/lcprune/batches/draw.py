@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -22,12 +22,10 @@ _BATCH = "a data set of single images becomes batches with torch.utils.data.Data
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some images and their targets, on the device they are judged on.
+    """`size` images and their targets, on the device they are judged on.
 
-    Attributes:
-        inputs: a tensor, or a tuple or dict of tensors that the network is called with.
-        target: whatever the loss takes as its second argument; () where there are inputs alone.
-        size: number of images.
+    `inputs` are a tensor, or a tuple or dict of tensors that the network is called with. `target` is whatever the loss
+    takes as its second argument; () where there are inputs alone.
     """
 
     inputs: Any
@@ -37,6 +35,11 @@ class Batch:
     def __iter__(self) -> Any:
         """`inputs, target = batch`, like the batches that a user gave."""
         return iter((self.inputs, self.target))
+
+    def at(self, index: Any) -> tuple[Any, Any]:
+        """Inputs and target of some of the images, or of one."""
+        found: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], tuple(self))
+        return found
 
     def channels_last(self) -> Batch:
         """The same images in the memory layout that many kernels prefer."""
@@ -68,9 +71,6 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
 
     Returns:
         (input, target) pairs of single images; the target of inputs alone is ().
-
-    Raises:
-        DataError: there is nothing to draw, or a batch is not a pair of tensors (or nests of them).
     """
     try:
         iter(data)
@@ -80,8 +80,10 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
         ) from None
     rng = np.random.default_rng(seed)
     if _indexable(data):
-        batches = map(as_batch, _subset(data, images, rng))
-        samples = [_sample(batch, index) for batch in batches for index in range(batch.size)]
+        chosen = np.sort(rng.permutation(len(data.dataset))[:images]).tolist()  # type: ignore[arg-type]
+        how: dict[str, Any] = {key: getattr(data, key) for key in ("batch_size", "num_workers", "collate_fn")}
+        batches = map(as_batch, DataLoader(Subset(data.dataset, chosen), **how))
+        samples = [batch.at(index) for batch in batches for index in range(batch.size)]
     else:
         samples = _reservoir(data, images, rng)
     if not samples:
@@ -116,32 +118,14 @@ def fingerprint(samples: Sequence[tuple[Any, Any]]) -> str:
     return digest.hexdigest()
 
 
-def _indexable(data: Any) -> bool:
+def _indexable(data: Any) -> TypeGuard[DataLoader[Any]]:
+    if type(data) is not DataLoader or isinstance(data.dataset, IterableDataset) or data.batch_size is None:
+        return False
     # Only where the loader's own sampler covers the whole set: another may hold out images for validation.
-    return (
-        type(data) is DataLoader
-        and not isinstance(data.dataset, IterableDataset)
-        and data.batch_size is not None
-        and (
-            type(data.sampler) is SequentialSampler
-            or (
-                type(data.sampler) is RandomSampler
-                and not data.sampler.replacement
-                and data.sampler.num_samples == len(data.dataset)  # type: ignore[arg-type]
-            )
-        )
-    )
-
-
-def _subset(data: Any, images: int, rng: np.random.Generator) -> Iterable[Any]:
-    size = len(data.dataset)
-    chosen = np.sort(rng.permutation(size)[:images]).tolist()
-    return DataLoader(
-        Subset(data.dataset, chosen),
-        batch_size=data.batch_size,
-        num_workers=data.num_workers,
-        collate_fn=data.collate_fn,
-    )
+    sampler = data.sampler
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(data.dataset)  # type: ignore[arg-type]
+    return type(sampler) is SequentialSampler
 
 
 def _reservoir(data: Iterable[Any], images: int, rng: np.random.Generator) -> list[tuple[Any, Any]]:
@@ -152,22 +136,13 @@ def _reservoir(data: Iterable[Any], images: int, rng: np.random.Generator) -> li
             place = seen if seen < images else int(rng.integers(seen + 1))
             if place < images:
                 # A row is a view of its batch: copied, so that the rest of the batch can be freed.
-                kept[place] = seen, pytree.tree_map(torch.clone, _sample(batch, index))
+                kept[place] = seen, pytree.tree_map(torch.clone, batch.at(index))
             seen += 1
     return [sample for _, sample in sorted(kept.values(), key=lambda item: item[0])]
 
 
-def _sample(batch: Batch, index: int) -> tuple[Any, Any]:
-    sample: tuple[Any, Any] = pytree.tree_map(lambda leaf: leaf[index], tuple(batch))
-    return sample
-
-
 def as_batch(batch: Any) -> Batch:
-    """What a user's data gives, as a batch: (input, target), or inputs alone.
-
-    Raises:
-        DataError: it is something else, or its tensors do not have one entry per image.
-    """
+    """What a user's data gives, as a batch: (input, target), or inputs alone; all must have one entry per image."""
     if isinstance(batch, (torch.Tensor, Mapping)):
         batch = batch, ()  # inputs alone
     if not isinstance(batch, (tuple, list, Batch)) or len(tuple(batch)) != 2:

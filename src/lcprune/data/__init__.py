@@ -6,12 +6,12 @@ for images, labels in data.batches("train", 128, limit=3000, seed=0): ...
 ```
 """
 
-from lcprune.data.augment import Augmentation
-from lcprune.data.dataset import ArraySplit, Batches, Dataset, Split
+from lcprune.data.arrays import ArraySplit, Augmentation
+from lcprune.data.dataset import Batches, Dataset, Split, from_arrays
 from lcprune.data.decoded import DecodedSplit
 from lcprune.data.files import FileSplit
 from lcprune.data.own import OwnData, own
-from lcprune.data.registry import AnyData, digits, from_arrays, hold_out, load
+from lcprune.data.registry import AnyData, digits, hold_out, load
 
 __all__ = [
     "AnyData",

@@ -14,74 +14,42 @@ from typing import Any
 
 import numpy as np
 
+from lcprune.data.dataset import ARRAYS
 from lcprune.errors import DataError
+from lcprune.vision import import_torchvision
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 Arrays = dict[str, np.ndarray]
-_KEYS = ("x_train", "y_train", "x_test", "y_test")
 _TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 _PIXELS = 3 * 32 * 32
 
 
 def read(path: Path, download: bool = False) -> Arrays:
-    """Images and labels of CIFAR-10.
+    """Images (N, 32, 32, 3) and labels (N,) of CIFAR-10 under the names in `ARRAYS`.
 
     Args:
-        path: an npz file with x_train, y_train, x_test, y_test, or a folder that holds one or the python batches
-            (or holds a folder with them).
+        path: an npz file with these, or a folder that holds one or the python batches (or holds a folder with them).
         download: fetch the data into `path` through torchvision where it is not there yet.
-
-    Returns:
-        uint8 images (N, 32, 32, 3) and integer labels (N,) under the four names.
     """
     found = _find(path)
     if found is None and download:
-        _download(path)
+        try:
+            import_torchvision().datasets.CIFAR10(str(path), download=True)
+        except (OSError, RuntimeError) as error:
+            raise DataError(f"CIFAR-10 could not be downloaded into {path}: {error}") from error
         found = _find(path)
     if found is None:
         raise DataError(
-            f"no CIFAR-10 at {path}: looked for an .npz file with {', '.join(_KEYS)} "
+            f"no CIFAR-10 at {path}: looked for an .npz file with {', '.join(ARRAYS)} "
             "and for cifar-10-batches-py/data_batch_1 ... 5 and test_batch"
         )
-    arrays = read_npz(found) if found.is_file() else _read_batches(found)
-    for part in ("train", "test"):
-        shape = arrays[f"x_{part}"].shape
-        if shape[1:] != (32, 32, 3):
-            raise DataError(f"{found}: x_{part} has shape {shape}, expected (N, 32, 32, 3)")
-        labels = arrays[f"y_{part}"]
-        if labels.min() < 0 or labels.max() > 9:
-            raise DataError(f"{found}: y_{part} holds labels from {labels.min()} to {labels.max()}, expected 0 to 9")
-    return arrays
-
-
-def read_npz(file: Path) -> Arrays:
-    """x_train, y_train, x_test and y_test of an npz file, checked for kind and length."""
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            missing = [key for key in _KEYS if key not in stored]
-            if missing:
-                raise DataError(f"{file} lacks {', '.join(missing)}; it holds {', '.join(stored.files) or 'nothing'}")
-            return check({key: stored[key] for key in _KEYS}, str(file))
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} is not a readable npz file (truncated?): {error}") from error
-
-
-def check(arrays: Arrays, source: str) -> Arrays:
-    """Raise unless the arrays are uint8 images (N, H, W, C) with one integer label each."""
-    for part in ("train", "test"):
-        images, labels = arrays[f"x_{part}"], np.asarray(arrays[f"y_{part}"]).reshape(-1)
-        if images.dtype != np.uint8 or images.ndim != 4:
-            raise DataError(
-                f"{source}: x_{part} is {images.dtype} {images.shape}, expected uint8 (N, height, width, channels)"
-            )
-        if not np.issubdtype(labels.dtype, np.integer):
-            raise DataError(f"{source}: y_{part} is {labels.dtype}, expected integers")
-        if len(images) != len(labels) or not len(images):
-            raise DataError(f"{source}: x_{part} has {len(images)} images and y_{part} {len(labels)} labels")
-        arrays[f"y_{part}"] = labels.astype(np.int64)
+    arrays = _read_npz(found) if found.is_file() else _read_batches(found)
+    for name in ("x_train", "x_test"):
+        if arrays[name].shape[1:] != (32, 32, 3):
+            raise DataError(f"{found}: {name} has shape {arrays[name].shape}, expected (N, 32, 32, 3)")
     return arrays
 
 
@@ -92,9 +60,18 @@ def _find(path: Path) -> Path | None:
         if (folder / "test_batch").is_file():
             return folder
     files = sorted(path.glob("*.npz"))
-    named = [file for file in files if "cifar" in file.name]
-    candidates = named or files
-    return candidates[0] if candidates else None
+    return next((file for file in files if "cifar" in file.name), files[0] if files else None)
+
+
+def _read_npz(file: Path) -> Arrays:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            missing = [key for key in ARRAYS if key not in stored]
+            if missing:
+                raise DataError(f"{file} lacks {', '.join(missing)}; it holds {', '.join(stored.files) or 'nothing'}")
+            return {key: stored[key] for key in ARRAYS}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{file} is not a readable npz file (truncated?): {error}") from error
 
 
 def _read_batches(folder: Path) -> Arrays:
@@ -102,9 +79,8 @@ def _read_batches(folder: Path) -> Arrays:
     if absent:
         raise DataError(f"{folder} lacks {', '.join(absent)}")
     parts = [_read_batch(folder / name) for name in _TRAIN]
-    x_test, y_test = _read_batch(folder / "test_batch")
-    x_train, y_train = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return check({"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}, str(folder))
+    train = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return dict(zip(ARRAYS, (*train, *_read_batch(folder / "test_batch")), strict=True))
 
 
 def _read_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +96,7 @@ def _read_batch(file: Path) -> tuple[np.ndarray, np.ndarray]:
             f"{file}: data is {data.dtype} {data.shape} with {len(labels)} labels, "
             f"expected uint8 (N, {_PIXELS}) with N labels"
         )
-    return np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels.astype(np.int64)
+    return np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -135,13 +111,3 @@ class _ArrayUnpickler(pickle.Unpickler):
             if name in ("ndarray", "dtype"):
                 return getattr(np, name)
         raise DataError(f"a CIFAR-10 batch must hold arrays only, but this file asks for {module}.{name}")
-
-
-def _download(path: Path) -> None:
-    from lcprune.vision import import_torchvision
-
-    datasets = import_torchvision().datasets
-    try:
-        datasets.CIFAR10(str(path), download=True)
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"CIFAR-10 could not be downloaded into {path}: {error}") from error

@@ -6,50 +6,51 @@ transfer, and small data sets live on the device as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lcprune.data.augment import Augmentation
+from lcprune.data.arrays import ArraySplit, Augmentation
 from lcprune.data.decoded import DecodedSplit, decode
 from lcprune.data.files import FileSplit
 from lcprune.errors import DataError
-from lcprune.score import Score, Scored
+from lcprune.score import ACCURACY, LOSS, Score
 
-
-@dataclass(frozen=True, eq=False)
-class ArraySplit:
-    """Images in memory.
-
-    Attributes:
-        images: uint8 (N, height, width, channels).
-        labels: int64 (N,).
-    """
-
-    images: Tensor
-    labels: Tensor
-
-    def __repr__(self) -> str:
-        return f"ArraySplit({len(self):,} images of {'x'.join(map(str, self.images.shape[1:]))})"
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def subset(self, indices: np.ndarray | Sequence[int]) -> ArraySplit:
-        """The images at `indices`, in that order."""
-        chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64))
-        return ArraySplit(self.images[chosen], self.labels[chosen])
-
+PARTS = ("train", "val", "test")
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 Split = ArraySplit | DecodedSplit | FileSplit
+Part = TypeVar("Part", bound=Sized)
+
+
+class Parted(Generic[Part]):
+    """What every kind of data has: three parts, and what is asked of a network."""
+
+    name: str
+    loss_fn: Callable[[Any, Any], Any] | None
+    score: Score | None
+
+    def split(self, name: str) -> Part:
+        """The part called "train", "val" or "test"."""
+        if name not in PARTS:
+            raise DataError(f"no split is called {name!r}: expected train, val or test")
+        chosen: Part = getattr(self, name)
+        if not chosen:
+            raise DataError(f"the {name} split of {self.name} is empty")
+        return chosen
+
+    @property
+    def compared_by(self) -> Score:
+        """The score: what was said, the loss that was said, or accuracy."""
+        return self.score or (ACCURACY if self.loss_fn is None else LOSS)
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset(Scored):
+class Dataset(Parted[Split]):
     """Train, validation and test images, and how to turn them into network inputs.
 
     Attributes:
@@ -89,17 +90,8 @@ class Dataset(Scored):
 
     def __repr__(self) -> str:
         shape, kind = "x".join(map(str, self.input_shape)), "classes" if self.labelled else "classes, no labels"
-        sizes = ", ".join(f"{name} {len(getattr(self, name)):,}" for name in ("train", "val", "test"))
+        sizes = ", ".join(f"{name} {len(getattr(self, name)):,}" for name in PARTS)
         return f"Dataset({self.name!r}: {sizes} images of {shape}, {self.num_classes} {kind})"
-
-    def split(self, name: str) -> Split:
-        """The split called "train", "val" or "test"."""
-        if name not in ("train", "val", "test"):
-            raise DataError(f"no split is called {name!r}: expected train, val or test")
-        chosen: Split = getattr(self, name)
-        if not len(chosen):
-            raise DataError(f"the {name} split of {self.name} is empty")
-        return chosen
 
     def decoded(
         self, *, device: str | torch.device = "cpu", threads: int | None = None, progress: bool = False
@@ -111,12 +103,11 @@ class Dataset(Scored):
             threads: that decode; None for one per processor.
             progress: show a bar.
         """
-        parts: dict[str, Split] = {}
-        for name in ("train", "val", "test"):
-            split: Split = getattr(self, name)
-            if isinstance(split, FileSplit):
-                parts[name] = decode(split, threads, progress).to(device)
-        return replace(self, **parts)  # type: ignore[arg-type]
+
+        def in_memory(split: Split) -> Split:
+            return decode(split, threads, progress).to(device) if isinstance(split, FileSplit) else split
+
+        return replace(self, train=in_memory(self.train), val=in_memory(self.val), test=in_memory(self.test))
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (N, height, width, channels) to normalised float32 (N, channels, height, width).
@@ -149,15 +140,12 @@ class Dataset(Scored):
         """
         if batch_size < 1:
             raise DataError(f"batch_size={batch_size}: expected at least 1")
-        chosen = self.split(split)
-        count = len(chosen) if limit is None else min(limit, len(chosen))
-        if count < 1:
+        if limit is not None and limit < 1:
             raise DataError(f"limit={limit}: expected at least 1 image")
-        if seed is None:
-            order = np.arange(count)
-        else:
-            order = np.random.default_rng(seed).permutation(len(chosen))[:count]
-        return Batches(self, chosen, order, batch_size, torch.device(device), workers)
+        chosen = self.split(split)
+        count = len(chosen)
+        order = np.arange(count) if seed is None else np.random.default_rng(seed).permutation(count)
+        return Batches(self, chosen, order[:limit], batch_size, torch.device(device), workers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,16 +171,63 @@ class Batches:
         return len(self.order)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._pairs() if self.dataset.labelled else (images for images, _ in self._pairs())
+        for images, labels in self._read():
+            inputs = self.dataset.normalise(images.to(self.device, non_blocking=True))
+            yield (inputs, labels.to(self.device, non_blocking=True)) if self.dataset.labelled else inputs
 
-    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _read(self) -> Iterator[tuple[Tensor, Tensor]]:
         parts = [self.order[i : i + self.batch_size] for i in range(0, len(self.order), self.batch_size)]
         if isinstance(self.split, FileSplit):
-            for images, labels in self.split.loader(parts, None, self.workers, self.device):
-                yield self.dataset.normalise(images), labels
-            return
-        for part in parts:
-            index = torch.from_numpy(part)
-            images = self.split.central(index) if isinstance(self.split, DecodedSplit) else self.split.images[index]
-            labels = self.split.labels[index].to(self.device, non_blocking=True)
-            yield self.dataset.normalise(images.to(self.device, non_blocking=True)), labels
+            yield from self.split.loader(parts, None, self.workers, self.device)
+        else:
+            for index in map(torch.from_numpy, parts):
+                yield self.split.central(index), self.split.labels[index]
+
+
+def from_arrays(
+    name: str,
+    arrays: Mapping[str, Any],
+    *,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    num_classes: int | None = None,
+    augmentation: Augmentation | None = None,
+) -> Dataset:
+    """A data set from uint8 images in memory, without a validation split yet.
+
+    Args:
+        name: what to call it.
+        arrays: x_train (N, height, width, channels) uint8, y_train (N,), x_test, y_test.
+        mean: per channel, of pixels between 0 and 1; None measures the training images.
+        std: likewise.
+        num_classes: None takes the largest label plus one.
+        augmentation: None for pad-4 crops and flips.
+    """
+    absent = [key for key in ARRAYS if key not in arrays]
+    if absent:
+        raise DataError(f"{name} lacks {', '.join(absent)}; it has {', '.join(map(str, arrays))}")
+    train, test = (_array_split(name, part, arrays) for part in ("train", "test"))
+    if test.images.shape[1:] != train.images.shape[1:]:
+        shapes = [tuple(split.images.shape) for split in (train, test)]
+        raise DataError(f"{name}: x_train is {shapes[0]} but x_test is {shapes[1]}")
+    if mean is None or std is None:
+        pixels = train.images.numpy().reshape(-1, train.images.shape[-1]) / 255
+        mean = tuple(float(value) for value in pixels.mean(0))
+        std = tuple(float(value) for value in np.maximum(pixels.std(0), 1e-3))
+    classes = num_classes or 1 + max(int(split.labels.max()) for split in (train, test))
+    height, width, channels = train.images.shape[1:]
+    shape, nothing = (channels, height, width), train.subset([])
+    return Dataset(name, classes, shape, train, nothing, test, mean, std, augmentation or Augmentation())
+
+
+def _array_split(name: str, part: str, arrays: Mapping[str, Any]) -> ArraySplit:
+    images, labels = np.asarray(arrays[f"x_{part}"]), np.asarray(arrays[f"y_{part}"]).reshape(-1)
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise DataError(
+            f"{name}: x_{part} is {images.dtype} {images.shape}, expected uint8 (N, height, width, channels)"
+        )
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"{name}: y_{part} is {labels.dtype}, expected integers")
+    if len(images) != len(labels) or not len(images):
+        raise DataError(f"{name}: x_{part} has {len(images)} images and y_{part} {len(labels)} labels")
+    return ArraySplit(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))

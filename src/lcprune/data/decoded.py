@@ -65,12 +65,7 @@ class DecodedSplit:
 
 
 def decode(split: FileSplit, threads: int | None = None, progress: bool = False) -> DecodedSplit:
-    """Read all images of a split.
-
-    Args:
-        split: the files; images are brought to its `resize` pixels along their shorter side.
-        threads: that decode; None for one per processor.
-    """
+    """Read all images of a split, their shorter side brought to its `resize` pixels."""
     images = []
     with (
         ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool,
@@ -90,12 +85,8 @@ def decode(split: FileSplit, threads: int | None = None, progress: bool = False)
 def draw_crops(places: Tensor, generator: torch.Generator) -> Tensor:
     """Random resized crops and flips, as ImageNet training has them: 8 to 100 % of the area, aspect 3/4 to 4/3.
 
-    Args:
-        places: int64 (3, N), of a `DecodedSplit`.
-        generator: a generator on the CPU, so that every device sees the same draws.
-
-    Returns:
-        float32 (5, N): left, top, width and height of the crop, 1 where mirrored.
+    Of images at `places` (3, N), as in a `DecodedSplit`: float32 (5, N) of left, top, width, height, and 1 where
+    mirrored. The generator is one on the CPU, so that every device sees the same draws.
     """
     _, heights, widths = places
     count = len(heights)
@@ -126,16 +117,9 @@ def middle(places: Tensor, size: int) -> Tensor:
 
 
 def sample(pixels: Tensor, places: Tensor, crops: Tensor, size: int) -> Tensor:
-    """Crops scaled to `size` by bilinear interpolation; device work only, so it can be part of a CUDA graph.
+    """Crops (5, B) of images at `places` (3, B), bilinearly: float32 (B, size, size, 3), from 0 to 255.
 
-    Args:
-        pixels: uint8 (P, 3).
-        places: int64 (3, B), of the images that are cropped.
-        crops: float32 (5, B), from `draw_crops`.
-        size: height and width of the result.
-
-    Returns:
-        float32 (B, size, size, 3), from 0 to 255.
+    Device work only, so it can be part of a CUDA graph.
     """
     start, height, width = places[:, :, None]
     left, top, across, down, mirrored = crops[:, :, None]

@@ -80,34 +80,37 @@ class FileSplit:
         Args:
             generator: draw a random resized crop and a flip; None takes the central crop.
         """
-        image, resample = self._open(index)
+        image = self._open(index)
         if generator is not None:
             box, mirrored = _random_crop(image.size, generator)
-            image = image.resize((self.size, self.size), resample, box=box)
-            array = np.asarray(image)
-            return np.ascontiguousarray(array[:, ::-1]) if mirrored else array
-        width, height = image.size
-        side = min(width, height) * self.size / self.resize
-        left, top = (width - side) / 2, (height - side) / 2
-        return np.asarray(image.resize((self.size, self.size), resample, box=(left, top, left + side, top + side)))
+        else:
+            width, height = image.size
+            side = min(width, height) * self.size / self.resize
+            left, top = (width - side) / 2, (height - side) / 2
+            box, mirrored = (left, top, left + side, top + side), False
+        array = np.asarray(image.resize((self.size, self.size), self._resample, box=box))
+        return np.ascontiguousarray(array[:, ::-1]) if mirrored else array
 
     def read_whole(self, index: int) -> np.ndarray:
         """One image, uint8 (height, width, 3), its shorter side `resize` pixels."""
-        image, resample = self._open(index)
+        image = self._open(index)
         scale = self.resize / min(image.size)
         if scale != 1:
-            image = image.resize((round(image.width * scale), round(image.height * scale)), resample)
+            image = image.resize((round(image.width * scale), round(image.height * scale)), self._resample)
         return np.asarray(image)
 
-    def _open(self, index: int) -> tuple[Any, Any]:
-        """A Pillow image, and how to resize it."""
-        image_module = _pillow()
+    @property
+    def _resample(self) -> Any:
+        ways = _pillow().Resampling
+        return ways.BICUBIC if self.bicubic else ways.BILINEAR
+
+    def _open(self, index: int) -> Any:
+        """A Pillow image, its channels in the order that the network takes."""
         path = self.paths[index]
-        resample = image_module.Resampling.BICUBIC if self.bicubic else image_module.Resampling.BILINEAR
         try:
-            with image_module.open(path.content() if isinstance(path, TarEntry) else path) as opened:
+            with _opened(path) as opened:
                 image = opened.convert("RGB")
-                return image_module.merge("RGB", image.split()[::-1]) if self.bgr else image, resample
+                return _pillow().merge("RGB", image.split()[::-1]) if self.bgr else image
         except (OSError, SyntaxError, ValueError) as error:
             raise DataError(f"{path} is not a readable image: {error}") from error
 
@@ -129,7 +132,7 @@ class FileSplit:
         pinned, workers = device.type == "cuda", min(workers, _cores())
         reader = torch.utils.data.DataLoader(
             _Reader(self, key),
-            batch_sampler=_Given(batches),
+            batch_sampler=(batch.tolist() for batch in batches),
             num_workers=workers,
             pin_memory=pinned,
             prefetch_factor=4 if workers else None,
@@ -138,27 +141,11 @@ class FileSplit:
             yield images.to(device, non_blocking=pinned), labels.to(device, non_blocking=pinned)
 
 
-class _Given(torch.utils.data.Sampler[list[int]]):
-    """Batches that were decided beforehand."""
-
-    def __init__(self, batches: Sequence[np.ndarray]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (batch.tolist() for batch in self.batches)
-
-
 class _Reader(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
     """What a worker process needs to decode images."""
 
     def __init__(self, split: FileSplit, key: tuple[int, int] | None) -> None:
         self.split, self.key = split, key
-
-    def __len__(self) -> int:
-        return len(self.split)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         generator = None if self.key is None else np.random.default_rng((*self.key, index))
@@ -180,33 +167,30 @@ def _random_crop(size: tuple[int, int], generator: np.random.Generator) -> tuple
     return (left, top, left + side, top + side), bool(generator.integers(2))
 
 
-def scan(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
+def scan(folder: Path, classes: Sequence[str]) -> FileSplit:
     """The images of `folder/CLASS/` for every class, sorted, with the class's position as label."""
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        inside = (folder / name).rglob("*") if (folder / name).is_dir() else iter(())
-        found = sorted(str(path) for path in inside if path.suffix.lower() in SUFFIXES)
+        found = sorted(str(path) for path in (folder / name).rglob("*") if path.suffix.lower() in SUFFIXES)
         paths += found
         labels += [label] * len(found)
     if not paths:
         raise DataError(f"{folder} holds no images: looked for CLASS/*.jpg, .png, .webp ... in it")
-    return tuple(paths), torch.tensor(labels, dtype=torch.int64)
+    return FileSplit(tuple(paths), torch.tensor(labels, dtype=torch.int64))
 
 
 def image_sizes(split: FileSplit) -> list[tuple[int, int]]:
     """(width, height) of some images, from the first to the last; unreadable ones are left out."""
-    sizes, opener = [], _pillow().open
+    sizes = []
     for index in np.unique(np.linspace(0, len(split) - 1, 64).astype(int)) if len(split) else ():
-        path = split.paths[index]
-        source = path.content() if isinstance(path, TarEntry) else path
-        with contextlib.suppress(OSError, SyntaxError, ValueError), opener(source) as image:
+        with contextlib.suppress(OSError, SyntaxError, ValueError), _opened(split.paths[index]) as image:
             sizes.append(image.size)
     return sizes
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _opened(path: str | TarEntry) -> Any:
+    return _pillow().open(path.content() if isinstance(path, TarEntry) else path)
 
 
 def _pillow() -> Any:
@@ -215,3 +199,7 @@ def _pillow() -> Any:
     except ImportError:
         raise MissingDependencyError("reading images needs Pillow: pip install lcprune[vision]") from None
     return Image
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

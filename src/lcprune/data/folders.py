@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from lcprune.data.dataset import Dataset
 from lcprune.data.files import FileSplit, image_sizes, scan
 from lcprune.errors import DataError
 
@@ -17,61 +19,59 @@ logger = logging.getLogger("lcprune")
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-Parts = tuple[FileSplit, FileSplit | None, FileSplit, tuple[str, ...]]
+Parts = tuple[FileSplit, FileSplit, FileSplit, tuple[str, ...]]  # train, val (perhaps empty), test, class names
 
 
-def read_folder(path: Path) -> Parts:
+def read(name: str, parts: Callable[[Path], Parts], path: Path) -> Dataset:
+    """A data set of image files; `parts` is `folder_parts` or `cub200_parts`.
+
+    Inputs have the size of the images where those are small and all alike; else the usual 224 pixels.
+    """
+    train, val, test, classes = parts(path)
+    size, sizes = train.size, image_sizes(train)
+    sides = sorted(min(width, height) for width, height in sizes)
+    if sides and sides[0] < size:
+        if len(set(sizes)) == 1:
+            size = sides[0]
+            logger.info("%s: inputs of %dx%d, as the images are", name, size, size)
+            train, val, test = (replace(split, size=size, resize=size) for split in (train, val, test))
+        else:
+            logger.warning(
+                "%s has images of %d to %d pixels: they are scaled to inputs of %dx%d, with the MACs of these; images "
+                "of one size are taken as they are",
+                *(name, sides[0], sides[-1], size, size),
+            )
+    shape = (3, size, size)
+    return Dataset(name, len(classes), shape, train, val, test, IMAGENET_MEAN, IMAGENET_STD, classes=classes)
+
+
+def folder_parts(path: Path) -> Parts:
     """Folders of images, one per class.
 
-    Args:
-        path: holds `train/CLASS/` and `test/CLASS/` or `val/CLASS/`; with all three, val is the validation
-            split. Without `train/`, the classes lie directly in it and a fifth of each class is the test.
-
-    Returns:
-        (train, val or None, test, class names).
+    `path` holds `train/CLASS/` and `test/CLASS/` or `val/CLASS/`; with all three, val is the validation split. Without
+    `train/`, the classes lie directly in it and a fifth of each class is the test.
     """
     if not path.is_dir():
         raise DataError(f"no folder at {path}: looked for train/CLASS/*.jpg and test/ or val/, or CLASS/*.jpg")
     if not (path / "train").is_dir():
-        return _one_folder(path)
+        classes = class_names(path)
+        everything = scan(path, classes)
+        # The test part must be the same for every seed, so it has a generator of its own.
+        rest, part = stratified(everything.labels.numpy(), 0.2, np.random.default_rng(0))
+        return everything.subset(rest), everything.subset([]), everything.subset(part), classes
     classes = class_names(path / "train")
-    train = _split(path / "train", classes)
-    has_val, has_test = (path / "val").is_dir(), (path / "test").is_dir()
-    if not (has_val or has_test):
+    train = scan(path / "train", classes)
+    held = [scan(path / name, classes) for name in ("val", "test") if (path / name).is_dir()]
+    if not held:
         raise DataError(f"{path} has train/ but neither test/ nor val/")
-    test = _split(path / ("test" if has_test else "val"), classes)
-    val = _split(path / "val", classes) if has_val and has_test else None
-    return train, val, test, classes
+    return train, held[0] if len(held) == 2 else train.subset([]), held[-1], classes
 
 
-def fitted(name: str, *splits: FileSplit) -> tuple[FileSplit, ...]:
-    """Splits whose inputs have the size of the images, where those are small and all alike; else the usual 224 pixels.
-
-    Args:
-        name: of the data set, for messages.
-        splits: the first is looked at.
-    """
-    sizes = image_sizes(splits[0])
-    sides = sorted({min(size) for size in sizes})
-    if not sides or sides[0] >= splits[0].size:
-        return splits
-    if len(set(sizes)) == 1:
-        side = sides[0]
-        logger.info("%s: inputs of %dx%d, as the images are", name, side, side)
-        return tuple(replace(split, size=side, resize=side) for split in splits)
-    logger.warning(
-        "%s has images of %d to %d pixels: they are scaled to inputs of %dx%d, with the MACs of these; images of one "
-        "size are taken as they are",
-        *(name, sides[0], sides[-1], splits[0].size, splits[0].size),
-    )
-    return splits
-
-
-def read_cub200(path: Path) -> Parts:
+def cub200_parts(path: Path) -> Parts:
     """CUB-200: the original layout (images.txt, train_test_split.txt ...), or train/ and test/ folders."""
     root = path / "CUB_200_2011" if (path / "CUB_200_2011").is_dir() else path
     if (root / "train").is_dir():
-        return read_folder(root)
+        return folder_parts(root)
     tables = {name: root / f"{name}.txt" for name in ("images", "image_class_labels", "train_test_split")}
     absent = [str(file) for file in tables.values() if not file.is_file()]
     if absent:
@@ -92,7 +92,7 @@ def read_cub200(path: Path) -> Parts:
         splits.append(FileSplit(paths, torch.tensor([label_of[key] for key in chosen], dtype=torch.int64)))
     folder_of = {label_of[key]: Path(names[key]).parent.name for key in keys}
     classes = tuple(folder_of.get(label, str(label)) for label in range(max(folder_of) + 1))
-    return splits[0], None, splits[1], classes
+    return splits[0], splits[0].subset([]), splits[1], classes
 
 
 def _table(file: Path) -> dict[str, str]:
@@ -111,27 +111,10 @@ def class_names(folder: Path) -> tuple[str, ...]:
     return classes
 
 
-def _split(folder: Path, classes: tuple[str, ...]) -> FileSplit:
-    return FileSplit(*scan(folder, classes))
-
-
-def _one_folder(path: Path) -> Parts:
-    classes = class_names(path)
-    everything = _split(path, classes)
-    # The test part must be the same for every seed, so it has a generator of its own.
-    train, test = stratified(everything.labels.numpy(), 0.2, np.random.default_rng(0))
-    return everything.subset(train), None, everything.subset(test), classes
-
-
 def stratified(labels: np.ndarray, fraction: float, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Part `fraction` of every class from the rest.
+    """Part `fraction` of every class of `labels` (N,) from the rest: sorted indices of the rest, and of the part.
 
-    Args:
-        labels: int (N,).
-        fraction: between 0 and 1; the total is rounded, so that it is exact over all classes.
-
-    Returns:
-        Sorted indices of the rest, and of the part.
+    The total is rounded, so that it is exact over all classes.
     """
     shuffled = generator.permutation(len(labels))
     # Order by class, shuffled within: every 1/fraction-th element is then a stratified sample.

@@ -14,28 +14,26 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from lcprune.data.dataset import Dataset
 from lcprune.data.files import SUFFIXES, FileSplit, TarEntry, scan
-from lcprune.data.folders import IMAGENET_MEAN, IMAGENET_STD, Parts, class_names
+from lcprune.data.folders import IMAGENET_MEAN, IMAGENET_STD, class_names
 from lcprune.errors import DataError
 
+Parts = tuple[FileSplit, FileSplit, tuple[str, ...]]  # train, test, class names
+
 _CLASSES = 1000
+_NUMBERS = tuple(map(str, range(_CLASSES)))
 _CROPPED_AWAY = 32  # pixels: shorter side 256 for inputs of 224, 272 for 240
 
 
 @dataclass(frozen=True)
 class Convention:
-    """What a network's inputs are made of pixels.
-
-    Attributes:
-        mean: per channel, of pixels between 0 and 1, in the order of the channels.
-        std: likewise.
-        bgr: blue comes first.
-        bicubic: images are resized so, instead of bilinearly.
-    """
+    """How inputs are made of pixels: `mean` and `std` in the order of the channels, the rest as in a `FileSplit`."""
 
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
@@ -65,25 +63,23 @@ def read(given: str) -> Dataset:
     """
     path, options = _split_options(given)
     convention = CONVENTIONS[options.get("input", "torchvision")]
-    train, _, test, classes = _parts(path)
+    train, test, classes = _parts(path)
     size = int(options.get("size", 224))
     usual = size if train.paths and isinstance(train.paths[0], TarEntry) else size + _CROPPED_AWAY
     resize = int(options.get("resize", usual))
     if not 1 <= size <= resize:
         raise DataError(f"imagenet:{given}: size={size} and resize={resize}: an input cannot be larger than its image")
-    train, test = (
-        replace(part, size=size, resize=resize, bgr=convention.bgr, bicubic=convention.bicubic)
-        for part in (train, test)
-    )
+    how: dict[str, Any] = {"size": size, "resize": resize, "bgr": convention.bgr, "bicubic": convention.bicubic}
+    train, test = replace(train, **how), replace(test, **how)
     return Dataset(
         f"imagenet:{given}",
-        len(classes) or _CLASSES,
-        (3, size, size),
-        train,
-        train.subset([]),
-        test,
-        convention.mean,
-        convention.std,
+        num_classes=len(classes) or _CLASSES,
+        input_shape=(3, size, size),
+        train=train,
+        val=train.subset([]),
+        test=test,
+        mean=convention.mean,
+        std=convention.std,
         classes=classes,
         labelled=bool(classes),
     )
@@ -109,10 +105,10 @@ def _parts(path: Path) -> Parts:
         stray = set(class_names(path / "val")) - set(classes)
         if stray:
             raise DataError(f"{path / 'val'} has classes that train/ lacks: {', '.join(sorted(stray)[:5])}")
-        return FileSplit(*scan(path / "train", classes)), None, FileSplit(*scan(path / "val", classes)), classes
+        return scan(path / "train", classes), scan(path / "val", classes), classes
     tars = [path] if path.is_file() else sorted(path.glob("*.tar"))
     if tars:
-        return _two_of_five(_packed(tars), _numbers())
+        return _two_of_five(_packed(tars), _NUMBERS)
     names = sorted(entry.name for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
     if names:
         return _some_classes(path, names)
@@ -123,22 +119,22 @@ def _parts(path: Path) -> Parts:
             "for images (without labels), and for tars of K/CLASS.webp"
         )
     everything = FileSplit(tuple(images), torch.full((len(images),), -1))
-    return everything, None, everything.subset([]), ()
+    return everything, everything.subset([]), ()
 
 
 def _some_classes(path: Path, names: list[str]) -> Parts:
     if all(name.isdecimal() and int(name) < _CLASSES for name in names):
-        paths, labels = scan(path, names)
-        numbers = torch.tensor([int(name) for name in names])[labels]
+        found = scan(path, names)
+        numbers = torch.tensor([int(name) for name in names])[found.labels]
         order = torch.argsort(numbers, stable=True)
-        return _two_of_five(FileSplit(paths, numbers).subset(order.numpy()), _numbers())
+        return _two_of_five(replace(found, labels=numbers).subset(order.numpy()), _NUMBERS)
     if len(names) != _CLASSES:
         raise DataError(
             f"{path} has {len(names)} folders, {names[0]} ...: a network's classes are known if there are "
             f"{_CLASSES}, one per synset, or if each is named by its number, 0 to {_CLASSES - 1}; "
             "images without labels lie in one folder"
         )
-    return _two_of_five(FileSplit(*scan(path, names)), tuple(names))
+    return _two_of_five(scan(path, names), tuple(names))
 
 
 def _packed(tars: list[Path]) -> FileSplit:
@@ -162,10 +158,5 @@ def _packed(tars: list[Path]) -> FileSplit:
 
 def _two_of_five(everything: FileSplit, classes: tuple[str, ...]) -> Parts:
     """The first two of five images, in order of classes, to search and repair with; the other three to judge by."""
-    count = len(everything)
-    train, test = ([i for i in range(count) if (i % 5 < 2) is first] for first in (True, False))
-    return everything.subset(train), None, everything.subset(test), classes
-
-
-def _numbers() -> tuple[str, ...]:
-    return tuple(map(str, range(_CLASSES)))
+    first = np.arange(len(everything)) % 5 < 2
+    return everything.subset(np.flatnonzero(first)), everything.subset(np.flatnonzero(~first)), classes

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from lcprune.batches import Batch, as_batch, collate, draw, shape_of, to_device
+from lcprune.data.dataset import PARTS, Parted
 from lcprune.errors import DataError
-from lcprune.score import Score, Scored
+from lcprune.score import Score
 
-PARTS = ("train", "val", "test")
 _BATCH = 64  # samples: of arrays and data sets, when they are not trained on
 
 
@@ -47,9 +47,7 @@ class Samples:
         """Some samples as a batch."""
         chosen = self.index[indices]
         if isinstance(self.source, Batch):
-            index = torch.from_numpy(chosen)
-            inputs, target = pytree.tree_map(lambda leaf: leaf[index], tuple(self.source))
-            return Batch(inputs, target, len(chosen))
+            return Batch(*self.source.at(torch.from_numpy(chosen)), len(chosen))
         return collate([_sample(self.source[int(place)]) for place in chosen], len(chosen))[0]
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
@@ -87,7 +85,7 @@ class Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnData(Scored):
+class OwnData(Parted[Samples | Stream]):
     """Train, validation and test parts of any task.
 
     Attributes:
@@ -107,28 +105,12 @@ class OwnData(Scored):
     score: Score | None = None
     num_classes: None = None
 
-    def split(self, name: str) -> Samples | Stream:
-        """The part called "train", "val" or "test"."""
-        if name not in PARTS:
-            raise DataError(f"no split is called {name!r}: expected train, val or test")
-        chosen: Samples | Stream = getattr(self, name)
-        if not chosen:
-            raise DataError(f"the {name} split of {self.name} is empty")
-        return chosen
-
     @cached_property
     def first(self) -> Batch:
-        """A few samples.
-
-        Raises:
-            DataError: there are none.
-        """
-        found = (next(getattr(self, name).batches(2), None) for name in PARTS)
-        batch = next((batch for batch in found if batch is not None), None)
-        if batch is None:
-            raise DataError(f"{self.name} holds no samples; a generator is used up when it was read: give a list")
-        inputs, target = pytree.tree_map(lambda leaf: leaf[:2], tuple(batch))
-        return Batch(inputs, target, min(2, batch.size))
+        """A few samples."""
+        for batch in chain(*(part.batches(2) for part in (self.train, self.val, self.test))):
+            return Batch(*batch.at(slice(2)), min(2, batch.size))
+        raise DataError(f"{self.name} holds no samples; a generator is used up when it was read: give a list")
 
     @property
     def labelled(self) -> bool:
@@ -143,7 +125,7 @@ class OwnData(Scored):
 
     @property
     def input_shape(self) -> Any:
-        """Of a network input; see `batches/shapes.py`."""
+        """Of a network input; see `batches/inputs.py`."""
         return shape_of(self.first.inputs)
 
     def batches(
@@ -219,21 +201,6 @@ def own(name: str, parts: Any, loss_fn: Any = None, score: Any = None) -> OwnDat
     return OwnData(name, train, val, test, loss_fn, None if score is None else Score.of(score))
 
 
-def hold_out_own(data: OwnData, seed: int, val: int | float | None) -> OwnData:
-    """Move part of the training samples to the validation part; a stream cannot be parted and stays whole."""
-    if val is None and (data.val or not isinstance(data.train, Samples)):
-        return data
-    if not isinstance(data.train, Samples):
-        raise DataError(f"val={val}: the batches of a loader cannot be parted; let {data.name} give its own val")
-    total = len(data.train)
-    count = round(0.1 * total) if val is None else round(val * total) if isinstance(val, float) else val
-    if not 0 <= count < max(total, 1):
-        raise DataError(f"val={val}: expected a fraction below 1, or fewer than the {total} training samples")
-    order = np.random.default_rng(seed).permutation(total)
-    held, rest = np.sort(order[:count]), np.sort(order[count:])
-    return replace(data, train=data.train.subset(rest), val=data.train.subset(held)) if count else data
-
-
 def _part(given: Any, name: str) -> Samples | Stream:
     if given is None:
         return Samples(Batch((), (), 0), np.arange(0))
@@ -263,14 +230,11 @@ def _sample(given: Any) -> tuple[Any, Any]:
 
 def _few(batches: Iterator[Batch], limit: int | None) -> Iterator[Batch]:
     """Batches up to so many samples."""
-    if limit is None:
-        yield from batches
-        return
     left = limit
     for batch in batches:
-        if batch.size >= left:
-            inputs, target = pytree.tree_map(lambda leaf, most=left: leaf[:most], tuple(batch))
-            yield Batch(inputs, target, left)
-            return
+        if left is not None:
+            if batch.size >= left:
+                yield Batch(*batch.at(slice(left)), left)
+                return
+            left -= batch.size
         yield batch
-        left -= batch.size

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lcprune.data import cifar, folders, imagenet
-from lcprune.data.augment import Augmentation
-from lcprune.data.dataset import ArraySplit, Dataset
-from lcprune.data.own import OwnData, hold_out_own, own
+from lcprune.data.arrays import Augmentation
+from lcprune.data.dataset import ARRAYS, PARTS, Dataset, from_arrays
+from lcprune.data.own import OwnData, Samples, Stream, own
 from lcprune.errors import DataError
-from lcprune.models.registry import call_file, import_file
+from lcprune.models.user_files import call_file, import_file
 from lcprune.score import Score
 
 AnyData = Dataset | OwnData
 
-_FOLDERS: dict[str, Callable[[Path], folders.Parts]] = {
-    "folder": folders.read_folder,
-    "cub200": folders.read_cub200,
-}
+_FOLDERS = {"folder": folders.folder_parts, "cub200": folders.cub200_parts}
 _VAL_FRACTION = 0.1
 
 
@@ -64,41 +59,36 @@ def load(
 
 
 def _named(spec: str, seed: int, download: bool) -> AnyData:
-    kind, _, rest = spec.partition(":")
     if spec == "digits":
-        dataset = _digits()
-    elif spec.rpartition(":")[0].endswith(".py"):
+        return _digits()
+    if spec.rpartition(":")[0].endswith(".py"):
         return _from_file(spec, seed)
-    elif kind == "cifar10" and rest:
-        arrays = cifar.read(Path(rest).expanduser(), download)
-        dataset = from_arrays(spec, arrays, mean=cifar.MEAN, std=cifar.STD, num_classes=10)
-        dataset = replace(dataset, classes=cifar.CLASSES)
-    elif kind == "imagenet" and rest:
-        dataset = imagenet.read(rest)
-    elif kind in _FOLDERS and rest:
-        train, own_val, test, classes = _FOLDERS[kind](Path(rest).expanduser())
-        train, test, validation = folders.fitted(spec, train, test, own_val or train.subset([]))
-        dataset = Dataset(
-            spec,
-            len(classes),
-            (3, train.size, train.size),
-            train,
-            validation,
-            test,
-            folders.IMAGENET_MEAN,
-            folders.IMAGENET_STD,
-            classes=classes,
-        )
-    else:
-        raise DataError(
-            f"no data set is called {spec!r}: expected digits, cifar10:PATH, folder:PATH, cub200:PATH, "
-            "imagenet:PATH or file.py:factory"
-        )
-    return dataset
+    kind, _, rest = spec.partition(":")
+    path = Path(rest).expanduser()
+    if kind == "cifar10" and rest:
+        dataset = from_arrays(spec, cifar.read(path, download), mean=cifar.MEAN, std=cifar.STD, num_classes=10)
+        return replace(dataset, classes=cifar.CLASSES)
+    if kind == "imagenet" and rest:
+        return imagenet.read(rest)
+    if kind in _FOLDERS and rest:
+        return folders.read(spec, _FOLDERS[kind], path)
+    raise DataError(
+        f"no data set is called {spec!r}: expected digits, cifar10:PATH, folder:PATH, cub200:PATH, "
+        "imagenet:PATH or file.py:factory"
+    )
+
+
+def _from_file(spec: str, seed: int) -> AnyData:
+    made = call_file(spec, {"seed": seed}, DataError)
+    if isinstance(made, (Dataset, OwnData)):
+        return made
+    if isinstance(made, Mapping) and any(key in made for key in ARRAYS):
+        return from_arrays(spec, made)
+    return own(spec, made)
 
 
 def _check_labels(dataset: Dataset) -> None:
-    for part in ("train", "val", "test") if dataset.labelled else ():
+    for part in PARTS if dataset.labelled else ():
         labels = getattr(dataset, part).labels
         wrong = ((labels < 0) | (labels >= dataset.num_classes)).nonzero()
         if len(wrong):
@@ -110,71 +100,30 @@ def _check_labels(dataset: Dataset) -> None:
 
 
 def hold_out(dataset: AnyData, seed: int = 0, val: int | float | None = None) -> AnyData:
-    """Move part of the training images to the validation split, the same share of every class; `val` as for `load`."""
-    if isinstance(dataset, OwnData):
-        return hold_out_own(dataset, seed, val)
-    total = len(dataset.train)
-    if val is None:
-        if len(dataset.val):
-            return dataset
-        val = min(_VAL_FRACTION, 10_000 / total)
-    fraction = val if isinstance(val, float) else val / total
-    if not 0 <= fraction < 1:
-        raise DataError(f"val={val}: expected a fraction below 1, or fewer than the {total} training images")
-    labels = dataset.train.labels.numpy()
-    rest, part = folders.stratified(labels, fraction, np.random.default_rng(seed))
-    if not len(part):
-        return dataset
-    return replace(dataset, train=dataset.train.subset(rest), val=dataset.train.subset(part))
+    """Move part of the training samples to the validation split; `val` as for `load`.
 
-
-def from_arrays(
-    name: str,
-    arrays: Mapping[str, Any],
-    *,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    num_classes: int | None = None,
-    augmentation: Augmentation | None = None,
-) -> Dataset:
-    """A data set from uint8 images in memory, without a validation split yet.
-
-    Args:
-        name: what to call it.
-        arrays: x_train (N, height, width, channels) uint8, y_train (N,), x_test, y_test.
-        mean: per channel, of pixels between 0 and 1; None measures the training images.
-        std: likewise.
-        num_classes: None takes the largest label plus one.
-        augmentation: None for pad-4 crops and flips.
+    Of images it is the same share of every class. The batches of a user's loader cannot be parted and stay whole.
     """
-    absent = [key for key in ("x_train", "y_train", "x_test", "y_test") if key not in arrays]
-    if absent:
-        raise DataError(f"{name} lacks {', '.join(absent)}; it has {', '.join(map(str, arrays))}")
-    checked = cifar.check({key: np.asarray(arrays[key]) for key in ("x_train", "y_train", "x_test", "y_test")}, name)
-    x_train = checked["x_train"]
-    if checked["x_test"].shape[1:] != x_train.shape[1:]:
-        raise DataError(f"{name}: x_train is {x_train.shape} but x_test is {checked['x_test'].shape}")
-    if mean is None or std is None:
-        pixels = x_train.reshape(-1, x_train.shape[-1]) / 255
-        mean = tuple(float(value) for value in pixels.mean(0))
-        std = tuple(float(value) for value in np.maximum(pixels.std(0), 1e-3))
-    splits = [
-        ArraySplit(torch.from_numpy(checked[f"x_{part}"]), torch.from_numpy(checked[f"y_{part}"]))
-        for part in ("train", "test")
-    ]
-    classes = num_classes or 1 + max(int(split.labels.max()) for split in splits)
-    height, width, channels = x_train.shape[1:]
-    return Dataset(
-        name,
-        classes,
-        (channels, height, width),
-        splits[0],
-        splits[0].subset([]),
-        splits[1],
-        mean,
-        std,
-        augmentation or Augmentation(),
-    )
+    train = dataset.train
+    if val is None and (dataset.val or isinstance(train, Stream)):
+        return dataset
+    if isinstance(train, Stream):
+        raise DataError(f"val={val}: the batches of a loader cannot be parted; let {dataset.name} give its own val")
+    total = len(train)
+    if val is None:
+        val = _VAL_FRACTION if isinstance(train, Samples) else min(_VAL_FRACTION, 10_000 / total)
+    count = round(val * total) if isinstance(val, float) else val
+    if val < 0 or count >= max(total, 1):
+        raise DataError(f"val={val}: expected a fraction below 1, or fewer than the {total} training samples")
+    if not count:
+        return dataset
+    generator = np.random.default_rng(seed)
+    if isinstance(train, Samples):
+        order = generator.permutation(total)
+        rest, part = np.sort(order[count:]), np.sort(order[:count])
+    else:
+        rest, part = folders.stratified(train.labels.numpy(), count / total, generator)
+    return replace(dataset, train=train.subset(rest), val=train.subset(part))  # type: ignore[arg-type]
 
 
 def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -196,20 +145,6 @@ def _digits() -> Dataset:
     pixels, labels = digits()
     images = (pixels * (255 / 16)).round().astype(np.uint8)[..., None]
     train, test = folders.stratified(labels, 0.2, np.random.default_rng(0))
-    arrays = {
-        "x_train": images[train],
-        "y_train": labels[train],
-        "x_test": images[test],
-        "y_test": labels[test],
-    }
+    arrays = dict(zip(ARRAYS, (images[train], labels[train], images[test], labels[test]), strict=True))
     dataset = from_arrays("digits", arrays, num_classes=10, augmentation=Augmentation(pad=1, flip=False))
     return replace(dataset, classes=tuple("0123456789"))
-
-
-def _from_file(spec: str, seed: int) -> AnyData:
-    made = call_file(spec, {"seed": seed}, DataError)
-    if isinstance(made, (Dataset, OwnData)):
-        return made
-    if isinstance(made, Mapping) and any(key in made for key in ("x_train", "y_train", "x_test", "y_test")):
-        return from_arrays(spec, made)
-    return own(spec, made)

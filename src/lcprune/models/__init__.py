@@ -6,10 +6,9 @@ example = lcprune.models.example_input("resnet56")
 ```
 """
 
-from lcprune.models.centred import from_centred
+from lcprune.models.networks import PadShortcut
 from lcprune.models.registry import build, example_input, input_shape, names
-from lcprune.models.resnet import PadShortcut
-from lcprune.models.weights import head_name, load_weights, read_state_dict
+from lcprune.models.weights import from_centred, head_name, load_weights, read_state_dict
 
 __all__ = [
     "PadShortcut",

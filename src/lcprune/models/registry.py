@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import inspect
 import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,14 +14,13 @@ from torch import Tensor, nn
 
 from lcprune.batches import example_of
 from lcprune.copies import ORIGIN
-from lcprune.errors import ModelError, first_line
-from lcprune.models.mobilenet import MobileNetV2
-from lcprune.models.neighbours import neighbours
-from lcprune.models.resnet import ResNet
-from lcprune.models.vgg import VGG
+from lcprune.errors import ModelError
+from lcprune.models.networks import VGG, MobileNetV2, ResNet
+from lcprune.models.user_files import call_file, import_file
 from lcprune.models.weights import head_name, load_weights
+from lcprune.vision import import_timm, import_torchvision
 
-_CIFAR = (3, 32, 32)
+_CIFAR, _IMAGENET = (3, 32, 32), (3, 224, 224)
 _BUILTIN: dict[str, tuple[Callable[..., nn.Module], tuple[int, int, int]]] = {
     "resnet20": (partial(ResNet, 3), _CIFAR),
     "resnet32": (partial(ResNet, 5), _CIFAR),
@@ -35,7 +31,7 @@ _BUILTIN: dict[str, tuple[Callable[..., nn.Module], tuple[int, int, int]]] = {
     "mobilenetv2": (MobileNetV2, _CIFAR),
     "digits_resnet": (partial(ResNet, 2, in_channels=1), (1, 8, 8)),  # trains in seconds on a CPU
 }
-PRETRAINED = "pretrained"
+_PRETRAINED = "pretrained"
 
 
 def names() -> tuple[str, ...]:
@@ -62,16 +58,19 @@ def build(
     Returns:
         The network in training mode, on the CPU.
     """
-    pretrained = weights == PRETRAINED if isinstance(weights, str) else False
+    pretrained = isinstance(weights, str) and weights == _PRETRAINED
+    asked = {} if num_classes is None else {"num_classes": num_classes}
     kind, _, rest = name.partition(":")
     if name in _BUILTIN:
-        model = _BUILTIN[name][0](**_classes(num_classes))
+        model = _BUILTIN[name][0](**asked)
     elif kind == "torchvision" and rest:
-        model = _torchvision(rest, num_classes, pretrained)
+        model = _torchvision(rest, asked, pretrained)
     elif kind == "timm" and rest:
-        model = _timm(rest, num_classes, pretrained)
+        model = _timm(rest, asked, pretrained)
     elif _is_factory(name):
-        model = _from_file(name, num_classes)
+        model = call_file(name, asked)
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"{name} gave a {type(model).__name__}, not a torch.nn.Module")
     elif name.endswith(".py"):
         raise ModelError(f"{name} is a file: name the function in it that builds the network, e.g. {name}:build")
     else:
@@ -80,10 +79,13 @@ def build(
             "torchvision:NAME, timm:NAME or file.py:factory"
         )
     if pretrained and kind not in ("torchvision", "timm"):
-        raise ModelError(f"{name} has no published weights; give a file instead of weights={PRETRAINED!r}")
+        raise ModelError(f"{name} has no published weights; give a file instead of weights={_PRETRAINED!r}")
     if weights is not None and not pretrained:
         load_weights(model, weights, new_head=new_head)
-    setattr(model, ORIGIN, {"model": _absolute(name), "num_classes": num_classes})
+    if _is_factory(name):  # said in full, for whoever builds it again from another folder
+        path, _, function = name.rpartition(":")
+        name = f"{Path(path).resolve()}:{function}"
+    setattr(model, ORIGIN, {"model": name, "num_classes": num_classes})
     return model
 
 
@@ -92,19 +94,18 @@ def input_shape(name: str) -> Any:
 
     Args:
         name: as for `build`; a Python file may say its own in a constant `INPUT_SHAPE`, of several inputs a tuple or a
-            dict of shapes (`lcprune/batches/shapes.py`).
+            dict of shapes (`lcprune/batches/inputs.py`).
     """
     kind, _, rest = name.partition(":")
     if name in _BUILTIN:
         return _BUILTIN[name][1]
     if kind == "timm" and rest:
-        config = _import("timm").get_pretrained_cfg(rest)
-        return tuple(config.input_size) if config is not None else (3, 224, 224)
+        config = import_timm().get_pretrained_cfg(rest)
+        return tuple(config.input_size) if config is not None else _IMAGENET
     if kind == "torchvision" and rest:
-        size = _torchvision_size(rest)
-        return (3, size, size)
+        return _torchvision_shape(rest)
     if _is_factory(name):
-        return getattr(import_file(name)[0], "INPUT_SHAPE", (3, 224, 224))
+        return getattr(import_file(name)[0], "INPUT_SHAPE", _IMAGENET)
     raise ModelError(f"no network is called {name!r}")
 
 
@@ -119,148 +120,58 @@ def example_input(name: str, batch_size: int = 1, shape: Any = None) -> Any:
     return example_of(input_shape(name) if shape is None else shape, batch_size)
 
 
-def import_file(spec: str, error: type[Exception] = ModelError) -> tuple[Any, Any]:
-    """The module and the function (or what else it is) that `file.py:factory` names.
-
-    Args:
-        spec: path of a Python file, a colon, and a function in it.
-        error: what to raise when either is missing, or the file cannot be imported.
-    """
-    path, _, attribute = spec.rpartition(":")
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise error(f"{spec}: no file at {file}")
-    name = f"lcprune_user_{file.stem}_{abs(hash(file.resolve()))}"
-    module = sys.modules.get(name)
-    if module is None:
-        found = importlib.util.spec_from_file_location(name, file)
-        assert found is not None and found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        sys.modules[name] = module  # dataclasses and pickling of workers look modules up by name
-        try:
-            with neighbours(file.resolve().parent):
-                found.loader.exec_module(module)
-        except BaseException as problem:
-            del sys.modules[name]
-            if isinstance(problem, Exception):
-                raise error(f"{spec} cannot be imported: {_where(problem, file)}") from problem
-            raise
-    if not hasattr(module, attribute):
-        raise error(f"{spec}: {file} has no function called {attribute!r}")
-    return module, getattr(module, attribute)
-
-
-def call_file(spec: str, offered: Mapping[str, Any], error: type[Exception] = ModelError) -> Any:
-    """What the function that `file.py:factory` names returns.
-
-    Args:
-        spec: as for `import_file`.
-        offered: arguments by name; the function gets those that it takes.
-        error: what to raise when the function is missing, needs more arguments, or fails.
-    """
-    module, factory = import_file(spec, error)
-    if not callable(factory):
-        raise error(f"{spec}: {module.__file__} has no function called {spec.rpartition(':')[2]!r}")
-    accepted = inspect.signature(factory).parameters.values()
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted)
-    arguments = {name: v for name, v in offered.items() if takes_any or any(name == p.name for p in accepted)}
-    unbound = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in accepted if p.default is p.empty and p.kind not in unbound and p.name not in arguments]
-    if needed:
-        raise error(
-            f"{spec} needs {', '.join(needed)}, which lcprune does not give: "
-            "let them have defaults, or name a function that takes no arguments"
-        )
-    try:
-        with neighbours(Path(module.__file__).resolve().parent):
-            return factory(**arguments)
-    except Exception as problem:
-        raise error(f"{spec} failed: {_where(problem, Path(spec.rpartition(':')[0]).expanduser())}") from problem
-
-
-def _where(problem: Exception, file: Path) -> str:
-    """An error of a user's file in one line: what, and the last line of that file that was running."""
-    text = first_line(problem)
-    if isinstance(problem, SyntaxError):  # names the file and the line itself
-        return f"SyntaxError: {text}"
-    here = file.resolve()
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if Path(frame.filename).resolve() == here
-    ]
-    place = f" (line {lines[-1]})" if lines else ""
-    return f"{type(problem).__name__}: {text}{place}"
-
-
-def _from_file(spec: str, num_classes: int | None) -> nn.Module:
-    model = call_file(spec, _classes(num_classes))
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"{spec} gave a {type(model).__name__}, not a torch.nn.Module")
-    return model
-
-
 def _is_factory(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
 
 
-def _absolute(name: str) -> str:
-    path, _, function = name.rpartition(":")
-    return f"{Path(path).resolve()}:{function}" if _is_factory(name) else name
-
-
-def _classes(num_classes: int | None) -> dict[str, int]:
-    return {} if num_classes is None else {"num_classes": num_classes}
-
-
-def _torchvision(name: str, num_classes: int | None, pretrained: bool) -> nn.Module:
-    models = _import("torchvision").models
-    if name not in models.list_models():
-        raise _unknown("torchvision", name, models.list_models())
+def _torchvision(name: str, asked: Mapping[str, int], pretrained: bool) -> nn.Module:
+    models = _torchvision_models(name)
     # Their training-only auxiliary classifiers and random initialisation warnings are of no use here.
     extra: dict[str, Any] = {"init_weights": True} if name in ("googlenet", "inception_v3") else {}
     if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
         extra["weights_backbone"] = None  # nobody asked for a download
     if not pretrained:
-        return models.get_model(name, weights=None, **_classes(num_classes), **extra)
+        return models.get_model(name, weights=None, **asked, **extra)
     try:
         model = models.get_model(name, weights="DEFAULT")
     except OSError as error:
         raise ModelError(f"the weights of torchvision:{name} could not be fetched: {error}") from error
     layer = head_name(model)
-    if num_classes is not None and model.get_submodule(layer).weight.shape[0] != num_classes:
-        fresh = models.get_model(name, weights=None, num_classes=num_classes, **extra)
-        parent, _, child = layer.rpartition(".")
-        setattr(model.get_submodule(parent), child, fresh.get_submodule(layer))
+    if asked and model.get_submodule(layer).weight.shape[0] != asked["num_classes"]:
+        fresh = models.get_model(name, weights=None, **asked, **extra)
+        model.set_submodule(layer, fresh.get_submodule(layer))
     return model
 
 
-def _torchvision_size(name: str) -> int:
-    models = _import("torchvision").models
-    if name not in models.list_models():
-        raise _unknown("torchvision", name, models.list_models())
+def _torchvision_shape(name: str) -> tuple[int, int, int]:
+    models = _torchvision_models(name)
     try:
         size = models.get_model_weights(name).DEFAULT.transforms().crop_size
     except (AttributeError, ValueError):
-        return 224
-    return int(size[0] if isinstance(size, (list, tuple)) else size)
+        return _IMAGENET
+    side = int(size[0] if isinstance(size, (list, tuple)) else size)
+    return (3, side, side)
+
+
+def _torchvision_models(name: str) -> Any:
+    """`torchvision.models`, which must have one of this name."""
+    models = import_torchvision().models
+    if name not in models.list_models():
+        raise _unknown("torchvision", name, models.list_models())
+    return models
+
+
+def _timm(name: str, asked: Mapping[str, int], pretrained: bool) -> nn.Module:
+    timm = import_timm()
+    if not timm.is_model(name):
+        raise _unknown("timm", name, timm.list_models())
+    try:
+        return timm.create_model(name, pretrained=pretrained, **asked)
+    except (OSError, RuntimeError) as error:
+        raise ModelError(f"timm:{name} could not be built: {error}") from error
 
 
 def _unknown(package: str, name: str, known: Sequence[str]) -> ModelError:
     near = difflib.get_close_matches(name, known, n=3)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     return ModelError(f"{package} has no network called {name!r}{hint}")
-
-
-def _timm(name: str, num_classes: int | None, pretrained: bool) -> nn.Module:
-    timm = _import("timm")
-    if not timm.is_model(name):
-        raise _unknown("timm", name, timm.list_models())
-    try:
-        return timm.create_model(name, pretrained=pretrained, **_classes(num_classes))
-    except (OSError, RuntimeError) as error:
-        raise ModelError(f"timm:{name} could not be built: {error}") from error
-
-
-def _import(package: str) -> Any:
-    from lcprune import vision
-
-    return vision.import_torchvision() if package == "torchvision" else vision.import_timm()

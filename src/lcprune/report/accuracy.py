@@ -5,9 +5,8 @@ Each turns records into one chart, or None where there is nothing to draw.
 
 from __future__ import annotations
 
-from lcprune.report.figure import Figure, chart, field, layer, tip
+from lcprune.report.figure import WHOLE_NUMBERS, Figure, chart, field, layer, method_scale, network_scale, tip
 from lcprune.report.records import Records, is_tuned, summarise
-from lcprune.report.theme import WHOLE_NUMBERS, method_scale, network_scale
 from lcprune.score import HIGHER, Score
 
 
@@ -29,34 +28,24 @@ def _frontier(records: Records, resource: str, words: str) -> Figure | None:
         spread = row[f"{name}_std"] or 0.0
         points.append(
             {
-                "network": row["network"],
-                "method": row["method"],
+                **{key: row[key] for key in ("network", "method", "macs", "params", "trials")},
                 "size": row[resource] / 1e6,
                 "score": score.scale * row[name],
                 "low": score.scale * (row[name] - spread),
                 "high": score.scale * (row[name] + spread),
-                "macs": row["macs"],
-                "params": row["params"],
-                "trials": row["trials"],
                 "line": f"{row.get('run', '')}/{row['method']}",
             }
         )
     repeated = any(point["trials"] > 1 for point in points)
-    colour = field("method:N", scale=method_scale(p["method"] for p in points), title=None)
     size_scale = {"zero": False, "nice": True, "padding": 14}
     x = field("size:Q", title=f"{words} (millions)", axis={"tickCount": 5}, scale=size_scale)
     y = field("score:Q", title=title, scale={"zero": False, "nice": True, "padding": 10})
+    place = {"x": x, "color": field("method:N", scale=method_scale(p["method"] for p in points), title=None)}
     shape = {"condition": {"test": "datum.method == 'original'", "value": "diamond"}, "value": "circle"}
-    tooltip = [
-        tip("network:N"),
-        tip("score:Q", title, _form(score)),
-        tip("macs:Q", "MACs", ".4s"),
-        tip("params:Q", "parameters", ".4s"),
-        tip("trials:Q"),
-    ]
-    line = {"x": x, "y": y, "color": colour, "detail": field("line:N")}
-    bar = {"x": x, "y": field("low:Q", title=title), "y2": {"field": "high"}, "color": colour}
-    dot = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
+    sizes = [tip("macs:Q", "MACs", ".4s"), tip("params:Q", "parameters", ".4s"), tip("trials:Q")]
+    line = {**place, "y": y, "detail": field("line:N")}
+    bar = {**place, "y": field("low:Q", title=title), "y2": {"field": "high"}}
+    dot = {**place, "y": y, "shape": shape, "tooltip": [tip("network:N"), tip("score:Q", title, _form(score)), *sizes]}
     layers = [
         layer("line", line, "datum.method != 'original'", strokeWidth=2, opacity=0.75),
         *([layer("rule", bar, "datum.trials > 1", strokeWidth=1.5)] if repeated else []),
@@ -88,17 +77,13 @@ def before_after(records: Records) -> Figure | None:
         for row in summary
         if row[f"{name}_before"] is not None and row[name] is not None
     ]
-    unit, form = " (%)" if score.percent else "", _form(score)
+    stages = {"before": "as cut", "repaired": "repaired", "after": "in the end"}
+    unit = " (%)" if score.percent else ""
     axis = {"domain": False, "ticks": False, "labelLimit": 260}
     shared = {
         "y": field("network:N", sort=None, title=None, axis=axis),
         "color": field("method:N", scale=method_scale(row["method"] for row in rows), title=None),
-        "tooltip": [
-            tip("network:N"),
-            tip("before:Q", f"as cut{unit}", form),
-            tip("repaired:Q", f"repaired{unit}", form),
-            tip("after:Q", f"in the end{unit}", form),
-        ],
+        "tooltip": [tip("network:N"), *(tip(f"{key}:Q", words + unit, _form(score)) for key, words in stages.items())],
     }
     x = field("before:Q", title=score.title, scale={"zero": False, "nice": False, "padding": 8})
     bar, repaired = {**shared, "x": field("repaired:Q")}, any(row["repaired"] is not None for row in rows)

@@ -9,26 +9,30 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from lcprune.report.figure import Figure, chart, concat, field, layer, tip
+from lcprune.report.figure import (
+    DEPTH_COLOURS,
+    WHOLE_NUMBERS,
+    Figure,
+    chart,
+    concat,
+    field,
+    layer,
+    method_scale,
+    network_scale,
+    tip,
+)
 from lcprune.report.records import Records, Row
-from lcprune.report.theme import DEPTH_COLOURS, WHOLE_NUMBERS, method_scale, network_scale
 
 
 def schedule(records: Records) -> Figure | None:
     rows = [{**r, "share": r["kept"] / r["size"]} for r in records.schedule]
     if not rows:
         return None
-    order = list(dict.fromkeys(row["group"] for row in sorted(rows, key=lambda row: row["position"])))
     axis = {"labelAngle": -90, "labelOverlap": True, "labelLimit": 130, "labelFontSize": 10}
+    order = _distinct(sorted(rows, key=lambda row: row["position"]), "group")
     shared = {
         "x": field("group:N", sort=order, title=None, axis=axis),
-        "tooltip": [
-            tip("network:N"),
-            tip("group:N"),
-            tip("kept:Q"),
-            tip("size:Q", "of"),
-            tip("share:Q", form=".0%"),
-        ],
+        "tooltip": [tip("network:N"), tip("group:N"), tip("kept:Q"), tip("size:Q", "of"), tip("share:Q", form=".0%")],
     }
     colour = field("method:N", scale=method_scale(row["method"] for row in rows), title=None)
     layers = [
@@ -38,7 +42,7 @@ def schedule(records: Records) -> Figure | None:
     header = {"labelOrient": "top", "labelAnchor": "start", "labelPadding": 2}
     spec = concat(
         data={"values": rows},
-        facet={"row": field("network:N", sort=_networks(rows), title=None, header=header)},
+        facet={"row": field("network:N", sort=_distinct(rows, "network"), title=None, header=header)},
         spec={"width": 640, "height": 64, "layer": layers},
         spacing=10,
     )
@@ -53,46 +57,36 @@ def search(records: Records) -> Figure | None:
     # A log axis cannot show zero; the smallest positive value stands for it.
     floor = min((row[k] for row in rows for k in ("difference", "best") if row[k] > 0), default=1e-9)
     values = [{**row, "difference": max(row["difference"], floor), "best": max(row["best"], floor)} for row in rows]
-    first = {row["network"]: row for row in reversed(rows) if row.get("naive") is not None}
-    naive = [
-        {"network": name, "iteration": 0, "naive": max(first[name]["naive"], floor)}
-        for name in _networks(rows)
-        if name in first
-    ]
+    naive: dict[str, Row] = {}
+    for row in rows:
+        if row.get("naive") is not None:
+            first = {"network": row["network"], "iteration": 0, "naive": max(row["naive"], floor)}
+            naive.setdefault(row["network"], first)
+    networks = _distinct(rows, "network")
     shared = {
         "x": field("iteration:Q", title="candidate", scale={"nice": False}, axis=WHOLE_NUMBERS),
         "color": field("network:N", scale=network_scale(rows), title=None),
     }
     scale = {"type": "log", "nice": False, "padding": 10}
-    axis = _decades(values)
     candidate = {
         **shared,
-        "y": field("difference:Q", scale=scale, title="loss difference", axis=axis),
-        "tooltip": [
-            tip("network:N"),
-            tip("iteration:Q"),
-            tip("difference:Q", form=".4g"),
-            tip("best:Q", form=".4g"),
-        ],
-    }
-    best = {**shared, "y": field("best:Q", scale=scale)}
-    triangle = {
-        **shared,
-        "y": field("naive:Q", scale=scale),
-        "tooltip": [tip("network:N"), tip("naive:Q", "naive", ".4g")],
+        "y": field("difference:Q", scale=scale, title="loss difference", axis=_decades(values)),
+        "tooltip": [tip("network:N"), tip("iteration:Q"), tip("difference:Q", form=".4g"), tip("best:Q", form=".4g")],
     }
     layers = [
         layer("point", candidate, filled=True, size=16, opacity=0.28),
-        layer("line", best, interpolate="step-after", strokeWidth=2.2),
+        layer("line", {**shared, "y": field("best:Q", scale=scale)}, interpolate="step-after", strokeWidth=2.2),
     ]
     if naive:
+        tooltip = [tip("network:N"), tip("naive:Q", "naive", ".4g")]
+        triangle = {**shared, "y": field("naive:Q", scale=scale), "tooltip": tooltip}
         mark = layer("point", triangle, shape="triangle-up", filled=True, size=150, opacity=1)
-        layers.append({"data": {"values": naive}, **mark})
+        layers.append({"data": {"values": [naive[name] for name in networks if name in naive]}, **mark})
     return Figure(
         "search",
         "Search",
         "Loss difference of every candidate (dots) and of the best so far (line). "
-        f"The triangle is naive pruning, i.e. no compensation.{_prepared(records, _networks(rows))}",
+        f"The triangle is naive pruning, i.e. no compensation.{_prepared(records, networks)}",
         chart(values, 640, 300, layer=layers),
     )
 
@@ -105,13 +99,13 @@ def metric(records: Records) -> Figure | None:
     ]
     if not values:
         return None
-    metrics = list(dict.fromkeys(row["metric"] for row in values))
+    metrics = _distinct(values, "metric")
     scale = {"type": "log", "nice": False, "padding": 8}
     ticks = {"tickCount": 3, "format": "~g", "grid": False, "labelOverlap": "greedy", "labelSeparation": 8}
-    axis, legend = _decades(values), {"orient": "right", "columns": 1}
+    legend = {"orient": "right", "columns": 1}
     encoding = {
         "x": field("score:Q", scale=scale, title="metric", axis=ticks),
-        "y": field("difference:Q", scale=scale, title="true loss difference", axis=axis),
+        "y": field("difference:Q", scale=scale, title="true loss difference", axis=_decades(values)),
         "color": field("layer:Q", scale={"range": DEPTH_COLOURS}, title="group", legend=legend),
         "tooltip": [tip("group:N"), tip("unit:Q"), tip("score:Q", form=".4g"), tip("difference:Q", form=".4g")],
     }
@@ -138,25 +132,19 @@ def latency(records: Records) -> Figure | None:
     rows = [{**r, "batch": f"batch {r['batch_size']}"} for r in records.latency if r.get("ms") is not None]
     if not rows:
         return None
-    networks = _networks(rows)
-    batches = list(dict.fromkeys(row["batch"] for row in sorted(rows, key=lambda row: row["batch_size"])))
+    networks, batches = _distinct(rows, "network"), _distinct(sorted(rows, key=lambda row: row["batch_size"]), "batch")
     shared = {
         "x": field("batch:N", sort=batches, title=None, axis={"labelAngle": 0}),
         "xOffset": field("network:N", sort=networks),
     }
+    title, times = "milliseconds per image", [tip(f"{key}:Q", form=".4g") for key in ("ms", "low", "high")]
     bar = {
         **shared,
-        "y": field("ms:Q", title="milliseconds per image"),
+        "y": field("ms:Q", title=title),
         "color": field("network:N", sort=networks, title=None, scale=network_scale(rows)),
-        "tooltip": [
-            tip("network:N"),
-            tip("batch_size:Q"),
-            tip("ms:Q", form=".4g"),
-            tip("low:Q", form=".4g"),
-            tip("high:Q", form=".4g"),
-        ],
+        "tooltip": [tip("network:N"), tip("batch_size:Q"), *times],
     }
-    whisker = {**shared, "y": field("low:Q", title="milliseconds per image"), "y2": {"field": "high"}}
+    whisker = {**shared, "y": field("low:Q", title=title), "y2": {"field": "high"}}
     layers = [
         layer("bar", bar, cornerRadiusTopLeft=2, cornerRadiusTopRight=2),
         layer("rule", whisker, "isValid(datum.low)", strokeWidth=1.2),
@@ -165,18 +153,18 @@ def latency(records: Records) -> Figure | None:
     return Figure("latency", "Latency", caption, chart(rows, 640, 260, layer=layers))
 
 
-def _networks(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row["network"] for row in rows))
+def _distinct(rows: Sequence[Row], key: str) -> list[str]:
+    return list(dict.fromkeys(row[key] for row in rows))
 
 
 def _prepared(records: Records, networks: Sequence[str]) -> str:
     words = {"repair": "were repaired", "statistics": "got new batch-norm statistics"}
-    mine = [row for row in records.results if row["network"] in networks and row.get("after") in words]
-    if not mine:
+    done = [words[row["after"]] for row in records.results if row["network"] in networks and row.get("after") in words]
+    if not done:
         return ""
-    done = " or ".join(dict.fromkeys(words[row["after"]] for row in mine))
+    said = " or ".join(dict.fromkeys(done))
     return (
-        f" Candidates {done} before they were judged; one better than the whole network is drawn at the lowest value."
+        f" Candidates {said} before they were judged; one better than the whole network is drawn at the lowest value."
     )
 
 

@@ -8,8 +8,8 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 from lcprune.errors import ConfigError
 from lcprune.files import atomic_write
@@ -18,9 +18,8 @@ from lcprune.report.accuracy import before_after, frontier_macs, frontier_params
 from lcprune.report.figure import Figure
 from lcprune.report.insides import latency, metric, schedule, search
 from lcprune.report.records import Records, Row, collect, summarise
-from lcprune.report.render import MARK, javascript, pictures, svg, write_figures
+from lcprune.report.render import MARK, javascript, pictures, svg, vega_config, write_figures
 from lcprune.report.tables import result_table
-from lcprune.report.theme import vega_config
 from lcprune.runs import CONFIG, ENVIRONMENT, PLAN, RunFolder
 from lcprune.summary import html_table, plan_html
 from lcprune.version import VERSION
@@ -88,17 +87,14 @@ def _is_ours(file: Path) -> bool:
 
 
 def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) -> str:
-    """The page as text.
-
-    Args:
-        drawn: figures as SVG by name, for printers and browsers without scripts; may be empty.
-    """
+    """The page as text; `drawn` are figures as SVG by name, for printers and browsers without scripts."""
     title = html.escape(records.title)
     embedded = {
         "specs": {f.name: {**f.spec, "usermeta": {"name": f.name}} for f in figures},
         "configs": {mode: vega_config(mode) for mode in ("light", "dark")},
         "columns": {"metric": len({row.get("metric") for row in records.metric})},
     }
+    packed = json.dumps(embedded, separators=(",", ":")).replace("</", "<\\/")
     sections = [
         _table_section(records),
         *(_figure_section(figure, drawn.get(figure.name)) for figure in figures),
@@ -130,7 +126,7 @@ def page(records: Records, figures: Sequence[Figure], drawn: Mapping[str, str]) 
             + (". The same figures lie beside this page as PNG and SVG." if drawn else ".")
             + "</footer>",
             "</main>",
-            f'<script id="figures" type="application/json">{_json(embedded)}</script>',
+            f'<script id="figures" type="application/json">{packed}</script>',
             f'<script type="module">{javascript()}\n{_text("page.js")}</script>',
             "</body></html>",
         ]
@@ -184,13 +180,13 @@ def _facts(records: Records) -> str:
 
 def _reached(row: Row) -> str:
     """A network's name, and how much smaller it is."""
-    parts = [
-        f"{100 * (1 - row[f'{name}_share']):.1f} % fewer {words}"
-        for name, words in (("macs", "MACs"), ("params", "parameters"))
-        if row.get(f"{name}_share") is not None
-    ]
-    trials = [f"mean of {row['trials']} trials"] if row["trials"] > 1 else []
-    return ", ".join([str(row["network"]), *trials, *parts])
+    parts = [str(row["network"])]
+    if row["trials"] > 1:
+        parts.append(f"mean of {row['trials']} trials")
+    for share, words in (("macs_share", "MACs"), ("params_share", "parameters")):
+        if row.get(share) is not None:
+            parts.append(f"{100 * (1 - row[share]):.1f} % fewer {words}")
+    return ", ".join(parts)
 
 
 def _table_section(records: Records) -> str:
@@ -223,20 +219,13 @@ def _layers_section(run: RunFolder) -> str:
 
 def _configuration_section(records: Records) -> str:
     parts = []
-    for run in records.runs:
-        for name in (CONFIG, ENVIRONMENT):
-            if run.file(name).is_file():
-                text = run.file(name).read_text(encoding="utf-8").strip()
-                label = f"{run.path.name}/{name}" if len(records.runs) > 1 else name
-                is_open = " open" if name == CONFIG and len(records.runs) == 1 else ""
-                parts.append(
-                    f"<details{is_open}><summary>{html.escape(label)}</summary><pre>{html.escape(text)}</pre></details>"
-                )
+    for run, name in product(records.runs, (CONFIG, ENVIRONMENT)):
+        if run.file(name).is_file():
+            text = html.escape(run.file(name).read_text(encoding="utf-8").strip())
+            label = html.escape(f"{run.path.name}/{name}" if len(records.runs) > 1 else name)
+            is_open = " open" if name == CONFIG and len(records.runs) == 1 else ""
+            parts.append(f"<details{is_open}><summary>{label}</summary><pre>{text}</pre></details>")
     return f'<section id="configuration"><h2>Configuration</h2>{"".join(parts)}</section>'
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":")).replace("</", "<\\/")
 
 
 def _text(name: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from lcprune.plan import Plan
@@ -37,13 +38,13 @@ class Records:
     """
 
     title: str
-    runs: tuple[RunFolder, ...]
-    results: list[Row]
-    schedule: list[Row]
-    search: list[Row]
-    metric: list[Row]
-    latency: list[Row]
-    training: list[Row]
+    runs: tuple[RunFolder, ...] = ()
+    results: list[Row] = field(default_factory=list)
+    schedule: list[Row] = field(default_factory=list)
+    search: list[Row] = field(default_factory=list)
+    metric: list[Row] = field(default_factory=list)
+    latency: list[Row] = field(default_factory=list)
+    training: list[Row] = field(default_factory=list)
 
     @property
     def score(self) -> Score:
@@ -105,13 +106,12 @@ def summarise(results: Sequence[Row]) -> list[Row]:
     summary = []
     for rows in kinds.values():
         merged = dict(rows[0])
-        for name in _AVERAGED:
-            if name in merged:
-                merged[name] = _mean([row.get(name) for row in rows])
-        for suffix in ("", "_before", "_repaired"):
-            values = [row[score + suffix] for row in rows if row.get(score + suffix) is not None]
-            merged[f"{score}{suffix}"] = _mean(values)
-            merged[f"{score}{suffix}_std"] = _deviation(values)
+        judged = [score + suffix for suffix in ("", "_before", "_repaired")]
+        for name in (*(name for name in _AVERAGED if name in merged), *judged):
+            values = [row[name] for row in rows if row.get(name) is not None]
+            merged[name] = _mean(values)
+            if name in judged:
+                merged[f"{name}_std"] = _deviation(values)
         merged["trials"] = len(rows)
         summary.append(merged)
     return summary
@@ -125,15 +125,14 @@ def is_tuned(row: Row, score: Score) -> bool:
     return before is not None and row[score.name] is not None and before != row[score.name]
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return math.fsum(present) / len(present) if present else None
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
-    mean = math.fsum(values) / len(values)
+    mean = fmean(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 

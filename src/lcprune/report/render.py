@@ -1,4 +1,4 @@
-"""From a Vega-Lite specification to files: PNG and SVG for papers, and the script for a browser."""
+"""From a Vega-Lite specification to pictures: colours and fonts of light and dark, PNG, SVG, a browser's script."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from typing import Any
 from lcprune.errors import MissingDependencyError
 from lcprune.files import atomic_write
 from lcprune.progress import say_once
-from lcprune.report.figure import Figure
-from lcprune.report.theme import vega_config
+from lcprune.report.figure import METHOD_COLOURS, MORE_COLOURS, Figure
 
 MARK = "Made by lcprune"
 _MISSING = "vl-convert-python is not installed; it comes with: pip install lcprune[figures]"
+
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+_INK = {
+    "light": {"text": "#1f2733", "muted": "#5b6675", "grid": "#e6e9ee", "line": "#c3cad4"},
+    "dark": {"text": "#e7ebf1", "muted": "#a4afbd", "grid": "#2a313c", "line": "#465060"},
+}
 
 
 def pictures() -> bool:
@@ -34,18 +39,13 @@ def svg(figure: Figure) -> str:
     return _vl_convert().vegalite_to_svg(spec)
 
 
-def png(drawn: str) -> bytes:
-    """Pixels of what `svg` drew, about 144 to an inch."""
-    return _vl_convert().svg_to_png(drawn, scale=2)
-
-
 def write_figures(drawn: Mapping[str, str], folder: Path) -> None:
     """Write every figure, drawn as SVG and by name, as SVG and PNG into `folder`."""
     for name, picture in drawn.items():
         with atomic_write(folder / f"{name}.svg") as path:
             path.write_text(f"{picture}<!-- {MARK} -->\n", encoding="utf-8")
         with atomic_write(folder / f"{name}.png") as path:
-            path.write_bytes(png(picture))
+            path.write_bytes(_vl_convert().svg_to_png(picture, scale=2))  # about 144 pixels to an inch
 
 
 @functools.cache
@@ -60,7 +60,45 @@ def javascript() -> str:
 
 def _vl_convert() -> Any:
     try:
-        import vl_convert
+        return importlib.import_module("vl_convert")
     except ImportError:
         raise MissingDependencyError(_MISSING) from None
-    return vl_convert
+
+
+def vega_config(mode: str) -> dict[str, Any]:
+    """Vega-Lite configuration for mode "light" or "dark"."""
+    ink = _INK[mode]
+    label = {"labelColor": ink["muted"], "titleColor": ink["text"], "labelFont": _FONT, "titleFont": _FONT}
+    return {
+        "background": None,
+        "font": _FONT,
+        "view": {"stroke": None},
+        "title": {"color": ink["text"], "font": _FONT, "fontSize": 13, "fontWeight": 600, "anchor": "start"},
+        "axis": {
+            **label,
+            "labelFontSize": 11,
+            "titleFontSize": 12,
+            "titleFontWeight": 500,
+            "titlePadding": 8,
+            "gridColor": ink["grid"],
+            "domainColor": ink["line"],
+            "tickColor": ink["line"],
+        },
+        "legend": {
+            "columns": 4,
+            **label,
+            "orient": "top",
+            "symbolOpacity": 1,
+            "labelLimit": 240,
+            "padding": 0,
+            "offset": 10,
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": 500,
+            "symbolSize": 90,
+        },
+        "header": {**label, "labelFontSize": 12, "titleFontSize": 12, "labelFontWeight": 500},
+        "rule": {"color": ink["muted"]},
+        "text": {"color": ink["muted"], "font": _FONT},
+        "range": {"category": [*METHOD_COLOURS.values(), *MORE_COLOURS]},
+    }

@@ -60,15 +60,10 @@ def csv_text(results: Sequence[Row]) -> str:
 
 def latex(header: Sequence[str], cells: Sequence[Sequence[str]], caption: str = "") -> str:
     """A `booktabs` table."""
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}",
-        r"\toprule",
-    ]
-    lines += [" & ".join(map(_latex, header)) + r" \\", r"\midrule"]
-    lines += [" & ".join(map(_latex, line)) + r" \\" for line in cells]
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    head, *body = (" & ".join(map(_latex, line)) + r" \\" for line in (header, *cells))
+    columns = "l" + "r" * (len(header) - 1)
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
+    lines += [*body, r"\bottomrule", r"\end{tabular}"]
     if caption:
         lines.append(rf"\caption{{{_latex(caption)}}}")
     return "\n".join([*lines, r"\end{table}"]) + "\n"
@@ -86,11 +81,6 @@ def _number(value: float | None, scale: float, digits: int) -> str:
 
 
 def _latex(text: str) -> str:
-    special = {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "±": r"$\pm$",
-    }
-    special.update({c: "\\" + c for c in "&%$#_{}"})
-    return "".join(special.get(c, c) for c in text)
+    special: dict[str, str | int | None] = {c: "\\" + c for c in "&%$#_{}"}
+    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+    return text.translate(str.maketrans(special))

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, to_device
 from lcprune.data import AnyData, ArraySplit, Augmentation, Dataset, DecodedSplit, FileSplit, OwnData
-from lcprune.data.augment import draw, gather, pad_images
+from lcprune.data.arrays import draw, gather, pad_images
 from lcprune.data.decoded import draw_crops, middle, sample
 from lcprune.data.own import Samples
 from lcprune.errors import TuneError

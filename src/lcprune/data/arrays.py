@@ -1,4 +1,4 @@
-"""Random crops and flips for a whole batch at once, on whatever device the images are.
+"""Images of one size in memory, and their random crops and flips: a whole batch at once, where the images are.
 
 The usual CIFAR augmentation: pad by four black pixels, crop at random, mirror half of the images. Crop and
 mirror become one gather: the columns that are read run backwards for mirrored images.
@@ -6,11 +6,41 @@ mirror become one gather: the columns that are read run backwards for mirrored i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySplit:
+    """Images in memory.
+
+    Attributes:
+        images: uint8 (N, height, width, channels).
+        labels: int64 (N,).
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __repr__(self) -> str:
+        return f"ArraySplit({len(self):,} images of {'x'.join(map(str, self.images.shape[1:]))})"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, indices: np.ndarray | Sequence[int]) -> ArraySplit:
+        """The images at `indices`, in that order."""
+        chosen = torch.as_tensor(np.asarray(indices, dtype=np.int64))
+        return ArraySplit(self.images[chosen], self.labels[chosen])
+
+    def central(self, index: Tensor) -> Tensor:
+        """Images as they are, uint8 (B, height, width, channels)."""
+        return self.images[index]
 
 
 @dataclass(frozen=True)
@@ -32,13 +62,9 @@ def pad_images(images: Tensor, pad: int) -> Tensor:
 
 
 def draw(count: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """Random crops and flips for `count` images.
+    """Random crops and flips, int64 (3, count): row offset, column offset, 1 where mirrored.
 
-    Args:
-        generator: a generator on the CPU, so that every device sees the same draws.
-
-    Returns:
-        int64 (3, count): row offset, column offset, 1 where mirrored.
+    The generator is one on the CPU, so that every device sees the same draws.
     """
     high = 2 * augmentation.pad + 1
     offsets = torch.randint(high, (2, count), generator=generator)
@@ -47,15 +73,9 @@ def draw(count: int, augmentation: Augmentation, generator: torch.Generator) -> 
 
 
 def gather(padded: Tensor, index: Tensor, drawn: Tensor, height: int, width: int) -> Tensor:
-    """Crops of padded images; nothing here waits for the device, so it can be part of a CUDA graph.
+    """Crops, uint8 (B, height, width, channels), of the padded images at `index` (B,), as `draw` has them: (3, B).
 
-    Args:
-        padded: uint8 (N, padded height, padded width, channels).
-        index: int64 (B,), which images.
-        drawn: int64 (3, B), from `draw`.
-
-    Returns:
-        uint8 (B, height, width, channels).
+    Nothing here waits for the device, so it can be part of a CUDA graph.
     """
     down = torch.arange(height, device=padded.device)
     across = torch.arange(width, device=padded.device)
