@@ -14,7 +14,7 @@ from torch import nn
 from lcprune.batches import call
 from lcprune.evaluate.prepare import Preparation
 from lcprune.evaluate.switchboard import Switchboard, read_positions
-from lcprune.repairs.masked import MaskedStandIns
+from lcprune.repairs.quick import MaskedStandIns
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
