@@ -91,7 +91,7 @@ def test_a_constant_behind_zero_padding_and_strides_is_right_on_average(reader: 
 def test_coverage_is_the_share_of_outputs_for_which_a_tap_lies_on_the_input(
     layer: Any, size: tuple[int, ...], expected: list[float]
 ) -> None:
-    torch.testing.assert_close(coverage(layer, size, 2), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(coverage(layer, size), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_a_constant_goes_into_the_running_mean_where_there_is_no_bias() -> None:
