@@ -12,8 +12,7 @@ from lcprune import bf16
 from lcprune.batches import collate
 from lcprune.errors import PlanError, SearchError
 from lcprune.evaluate.evaluation import Evaluation
-from lcprune.evaluate.evaluator import Evaluator
-from lcprune.evaluate.layout import runs
+from lcprune.evaluate.evaluator import Evaluator, runs
 from lcprune.evaluate.prepare import Preparation, parted
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
@@ -69,8 +68,7 @@ def make_evaluator(
 
 def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:
     """Images per forward pass: what fits a GPU's memory, or a CPU's caches."""
-    cost = graph.cost
-    largest = cost.largest or 1.0
+    cost, largest = graph.cost, graph.cost.largest or 1.0
     if device.type != "cuda":
         # Equal shares for all threads, which take whole batches.
         threads = torch.get_num_threads()
