@@ -33,13 +33,9 @@ _MOST_ELEMENTS = 2**31 - 1  # per tensor: beyond, libraries change to slower ker
 def make_evaluator(
     graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
 ) -> Evaluator:
-    """The evaluator that an evaluation asks for.
+    """The evaluator that an evaluation asks for, on drawn images.
 
-    Args:
-        graph: of the network.
-        samples: drawn images.
-        how: the settings; its data are not looked at.
-        quick: what was measured of the network for quick repairs; None measures it where it is needed.
+    `quick` is what was measured of the network for quick repairs; None measures it where it is needed.
 
     Raises:
         SearchError: in a precision that does not work on this machine.

@@ -32,15 +32,8 @@ _STATISTICS = 64  # images, at most, that new statistics are taken from
 class Preparation:
     """What is done to each candidate, in this order: stand-ins, new statistics, the user's own.
 
-    Args:
-        graph: of the network.
-        batches: images to fit to, on the network's device.
-        how: the settings.
-        quick: what was measured of the network before; None measures it.
-
-    Attributes:
-        quick: gives stand-ins; None if candidates get none.
-        renewal: gives new statistics; None if candidates keep theirs.
+    `quick` gives stand-ins and `renewal` new statistics; they are None if candidates get none. What was measured of the
+    network before, if anything, is given as `quick`; `batches` are images to fit to, on the network's device.
     """
 
     def __init__(

@@ -33,9 +33,7 @@ class SlicingEvaluator(Evaluator):
     before many cores have agreed on how to share one.
 
     Args:
-        graph: of the network.
-        batches: the images.
-        loss_fn: of an output and a target.
+        graph, batches, loss_fn: as for every `Evaluator`.
         prepare: changes each candidate, in place, before it is judged.
         fold: whether to fold batch norm; off, the candidate runs as it is.
         channels_last: memory layout of images and weights.

@@ -43,9 +43,7 @@ class ZeroingEvaluator(Evaluator):
     """Silences removed units of one folded copy, in place, and runs it; on a GPU as a captured graph.
 
     Args:
-        graph: of the network.
-        batches: the images, on the network's device.
-        loss_fn: of an output and a target.
+        graph, batches, loss_fn: as for every `Evaluator`.
         precision: "fp32" (TF32 off), "tf32" or "bf16".
         fold: whether to fold batch norm.
         capture: whether to capture a CUDA graph; of no effect off a GPU.

@@ -35,16 +35,7 @@ def distil(
 
     Half of the images are shown in part, enlarged, and half mirrored: the whole network says what they are. Batch norms
     take the statistics of each batch and learn new ones. On a GPU networks run in bf16; weights and distances are
-    float32.
-
-    Args:
-        whole: the network before the cut, in evaluation mode.
-        small: the cut network, best repaired already.
-        wiring: of the two.
-        batch: all images.
-        rate: the highest learning rate, of Adam.
-        seed: of the images' order.
-        progress: show a bar.
+    float32. `rate` is Adam's highest, and `seed` that of the images' order.
     """
     trained = [parameter for parameter in small.parameters() if parameter.is_floating_point()]
     wanted = [parameter.requires_grad for parameter in trained]

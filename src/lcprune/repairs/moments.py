@@ -22,21 +22,13 @@ _NOISE = 0.01  # what doubt adds to every variance, as a share of the mean one
 
 @dataclass(eq=False)
 class Moments:
-    """Sums over an input's rows, one row per image and place.
+    """Sums over an input's rows, one row per image and place."""
 
-    Attributes:
-        shift: what is subtracted first, about the mean, so that nothing cancels.
-        total: sum of the rows.
-        products: sums of the products of two channels.
-        count: number of rows.
-        images: that they come from.
-    """
-
-    shift: Tensor
-    total: Tensor
-    products: Tensor
-    count: int = 0
-    images: int = 0
+    shift: Tensor  # what is subtracted first, about the mean, so that nothing cancels
+    total: Tensor  # sum of the rows
+    products: Tensor  # sums of the products of two channels
+    count: int = 0  # of rows
+    images: int = 0  # that they come from
 
     @classmethod
     def like(cls, values: Tensor) -> Moments:

@@ -31,13 +31,7 @@ from lcprune.repairs.wiring import Site, Survey
 class QuickRepair:
     """Stand-ins for every cut of one network, which is not changed.
 
-    Args:
-        whole: the network before any cut.
-        plan: cuts every group that a candidate may cut: what readers of these get is measured.
-        batches: the images.
-
-    Attributes:
-        sites: layers that the plan touches and that can have stand-ins.
+    The plan cuts every group that a candidate may cut: what their readers, the `sites`, get on the images is measured.
     """
 
     def __init__(self, whole: nn.Module, plan: Plan, batches: Sequence[Batch]) -> None:
@@ -59,12 +53,9 @@ class QuickRepair:
 
 
 class MaskedStandIns:
-    """Writes the stand-ins of any selection into one copy of the network, in place.
+    """Writes the stand-ins of any selection into one copy of the network, in place; other weights stay as they are.
 
-    Args:
-        quick: what was measured of the whole network.
-        model: the copy; weights of layers that nothing stands in for are not written.
-        units: weight -> the flag of each of its input channels.
+    `units` has the number of the flag of each input channel, by weight.
 
     Raises:
         PlanError: a layer needs stand-ins that masks cannot give.

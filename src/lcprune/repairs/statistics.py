@@ -123,14 +123,9 @@ def _joined(parts: Sequence[Pair]) -> Pair:
 
 
 def _estimate(mean: Tensor, variance: Tensor, whole: Pair, own: Pair, follow: bool) -> Pair:
-    """Mean and variance of what a norm of the cut network reads.
+    """Mean and variance of what a norm of the cut network reads: of all images, or without `follow` of these few.
 
-    Args:
-        mean: that the whole network keeps.
-        variance: likewise.
-        whole: what it reads on a few images.
-        own: what the cut network reads on them.
-        follow: of all images; else of these.
+    The whole network keeps `mean` and `variance`. On the few images it reads `whole`, and the cut network `own`.
     """
     ours, squares = (part.mean(0) for part in own)
     spread = squares - ours.square()

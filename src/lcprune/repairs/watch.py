@@ -55,33 +55,19 @@ def listening(
 
 @dataclass(eq=False)
 class Seen:
-    """What is known of a module.
+    """What is known of a module."""
 
-    Attributes:
-        runs: of a layer, each as the first one that reads the very same tensor.
-        size: of what a layer reads: images first, then all but channels.
-        places: of a channel, for linear layers behind a flatten.
-        odd: a layer with a forward of its own.
-        why: a layer cannot be repaired, if so.
-        times: that it ran.
-        began: when it did last.
-        reads: operators that read what it gave.
-        norm: the batch norm that read what it gave last.
-        behind: who gave what it read, if it is a batch norm.
-        sum: if what it gives was added to something: who gave the one, when the other was written to, and as what the
-            other was noted before.
-    """
-
-    runs: list[Run] = field(default_factory=list)
-    size: tuple[int, ...] = ()
-    places: int = 1
-    odd: bool = False
-    why: str | None = None
-    times: int = 0
-    began: int = 0
-    reads: int = 0
-    norm: str | None = None
-    behind: str | None = None
+    runs: list[Run] = field(default_factory=list)  # of a layer, each as the first one that reads the very same tensor
+    size: tuple[int, ...] = ()  # of what a layer reads: images first, then all but channels
+    places: int = 1  # of a channel, for linear layers behind a flatten
+    odd: bool = False  # a layer with a forward of its own
+    why: str | None = None  # a layer cannot be repaired, if so
+    times: int = 0  # that it ran
+    began: int = 0  # when it did last
+    reads: int = 0  # operators that read what it gave
+    norm: str | None = None  # the batch norm that read what it gave last
+    behind: str | None = None  # who gave what it read, if it is a batch norm
+    # What it gives was added to something: who gave the one, when the other was written to, as what that was noted.
     sum: tuple[str, int, list[tuple[int, Beside]]] | None = None
 
 
@@ -115,12 +101,8 @@ class Watch(TorchDispatchMode):
         self._inside: list[str] = []
         self._clock = 0  # operators so far
         self._looking = False  # what runs now is not the network
-        with (
-            torch.no_grad(),
-            listening(model, modules, self._before, before=True),
-            listening(model, modules, self._after),
-            self,
-        ):
+        hooks = listening(model, modules, self._before, before=True), listening(model, modules, self._after)
+        with torch.no_grad(), hooks[0], hooks[1], self:
             for output in tensors(leaves(call(model, inputs))):
                 self._read(output)
         self._tensors.clear()

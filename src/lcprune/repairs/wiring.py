@@ -47,17 +47,11 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """What is known of a network's layers.
+    """What is known of a network's layers."""
 
-    Attributes:
-        sites: layers that can be repaired, in the order in which they run.
-        left: layers that read fewer channels and cannot be repaired -> why.
-        numbers: most numbers that one image takes between two layers.
-    """
-
-    sites: tuple[Site, ...]
-    left: dict[str, str]
-    numbers: int
+    sites: tuple[Site, ...]  # layers that can be repaired, in the order in which they run
+    left: dict[str, str]  # layers that read fewer channels and cannot be repaired -> why
+    numbers: int  # most that one image takes between two layers
 
 
 class Survey:
