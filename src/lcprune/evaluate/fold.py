@@ -70,8 +70,9 @@ def fold_(model: nn.Module, pairs: Sequence[tuple[str, str]]) -> None:
         conv, norm = modules[conv_name], modules[norm_name]
         tensors = conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.weight, norm.bias
         # In float64: folding then costs no accuracy beyond one rounding of each weight.
-        *four, scale, offset = (None if tensor is None else tensor.double() for tensor in tensors)
-        weight, bias = fuse_conv_bn_weights(*four, norm.eps, scale, offset)
+        doubles: list[Any] = [None if tensor is None else tensor.double() for tensor in tensors]
+        weight, bias, mean, variance, scale, offset = doubles
+        weight, bias = fuse_conv_bn_weights(weight, bias, mean, variance, norm.eps, scale, offset)
         dtype = conv.weight.dtype
         conv.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
         conv.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
