@@ -89,6 +89,18 @@ def test_candidates_are_judged_as_the_networks_that_a_repair_makes(after, evalua
     assert judge.work.sliced == (3 if evaluator == "slice" else 0)
 
 
+def test_silence_is_repaired_in_double_precision_too() -> None:
+    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    images = torch.randn(40, 3, 8, 8, dtype=torch.float64)
+    graph = lcprune.trace(nn.Sequential(*layers).double().eval(), images[:2])
+    samples = [(image, torch.tensor(place % 5)) for place, image in enumerate(images)]
+    sliced, silenced = (make_evaluator(graph, samples, Evaluation(evaluator=name)) for name in ("slice", "zero"))
+    for step in (2, 3):  # the whole weights are not those that the candidate before has left
+        kept = [np.arange(0, group.size, step) for group in graph.groups]
+        assert silenced.loss(kept) == pytest.approx(sliced.loss(kept), rel=1e-9)
+    assert silenced.work.sliced == 0
+
+
 def test_a_few_images_serve_better_than_by_their_own_statistics(trained, digits) -> None:
     """What they have by chance is taken off again."""
     graph, (others,) = trained.graph, collate(draw(digits.train, 1000, seed=1), 1000)

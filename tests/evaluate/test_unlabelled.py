@@ -70,5 +70,12 @@ def test_what_cannot_be_compared_is_refused() -> None:
 
     with pytest.raises(DataError, match="no numbers of a fixed size"):
         answered(Classes(3, 4, 3), SAMPLES)
+
+    class Penalised(nn.Conv2d):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return (y := super().forward(x)), y.mean()
+
+    with pytest.raises(DataError, match="for each image"):
+        answered(Penalised(3, 4, 3), SAMPLES)
     with pytest.raises(DataError, match="not finite"):
         answered(Two(), [(torch.full_like(image, torch.nan), ()) for image, _ in SAMPLES])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,13 +13,12 @@ from torch import Tensor, nn
 import lcprune
 from lcprune.batches import Batch
 from lcprune.graph.outputs import leaves, tensors
-from lcprune.repairs.distil import WAYS
+from lcprune.repairs import distil
 
 
 def take_steps(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Let distillations be short."""
-    module = sys.modules["lcprune.repairs.repair"]  # the name is also that of a function
-    monkeypatch.setattr(module, "WAYS", tuple(replace(way, steps=steps) for way in WAYS))
+    monkeypatch.setattr(distil, "STEPS", steps)
 
 
 @dataclass(frozen=True)

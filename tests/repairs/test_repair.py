@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import lcprune
 from lcprune.errors import ConfigError, DataError, LcpruneError
 from lcprune.repairs import HOW, expand, mend, repair
 from lcprune.repairs.distance import Distance
-from lcprune.repairs.distil import WAYS, Way, distil, vary
+from lcprune.repairs.distil import RATES, distil, vary
 from lcprune.repairs.statistics import renew_statistics
 from lcprune.repairs.wiring import look
 
@@ -328,9 +327,9 @@ def test_images_are_shown_in_part() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "tokens", "residual", "up and down"])
-@pytest.mark.parametrize("way", WAYS, ids=["large", "small"])
-def test_distillation_comes_closer(way: Way, name: str) -> None:
-    way = replace(way, steps=80)
+@pytest.mark.parametrize("rate", RATES, ids=["large", "small"])
+def test_distillation_comes_closer(rate: float, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_steps(monkeypatch, 80)
     case = half(name, count=60)
     plan = case.plan
     small = plan.apply(case.model)
@@ -338,7 +337,7 @@ def test_distillation_comes_closer(way: Way, name: str) -> None:
     distance = Distance(case.model, [batch(case.images)])
     before = distance(small)
     statistics = [b.clone() for name, b in small.named_buffers() if "running" in name]
-    distil(case.model, small, look(case.model, plan, case.images[:2]), batch(case.images), way, 0, False)
+    distil(case.model, small, look(case.model, plan, case.images[:2]), batch(case.images), rate, 0, False)
     assert distance(small) < 0.9 * before
     after = [b for name, b in small.named_buffers() if "running" in name]
     assert bool(after) == (name != "tokens")  # which has no batch norms

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from dependent import CASES, Case, OwnPadding, batch, error, images
-from torch import Tensor, nn
+from dependent import CASES, Case, OwnPadding, batch, error, images, pairs
+from torch import nn
 
 import lcprune
 from lcprune.repairs import mend, repair
@@ -43,14 +43,10 @@ def test_what_kept_channels_determine_is_rebuilt(name: str) -> None:
     }
 
     for how, most in (("stand-ins", 2e-3), ("refit", 0.05), ("auto", 0.05)):
-        mended, done = mend(case.model, plan, plan.apply(case.model), _samples(case.images), how, progress=False)
+        mended, done = mend(case.model, plan, plan.apply(case.model), pairs(case.images), how, progress=False)
         assert done.how == how or how == "auto"
         assert not done.left
         assert error(case.model, mended, case.images) < most, how
-
-
-def _samples(inputs: Tensor) -> list[tuple[Tensor, tuple[()]]]:
-    return [(image, ()) for image in inputs]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def test_a_constant_behind_zero_padding_and_strides_is_right_on_average(reader: 
 def test_coverage_is_the_share_of_outputs_for_which_a_tap_lies_on_the_input(
     layer: Any, size: tuple[int, ...], expected: list[float]
 ) -> None:
-    torch.testing.assert_close(coverage(layer, size, 2), torch.tensor(expected, dtype=torch.float64))
+    torch.testing.assert_close(coverage(layer, size), torch.tensor(expected, dtype=torch.float64))
 
 
 def test_a_constant_goes_into_the_running_mean_where_there_is_no_bias() -> None:
@@ -116,7 +112,7 @@ def test_depthwise_transposed_layers_lose_whole_groups() -> None:
     inputs = images(3, 6, 6).double()
     plan = lcprune.trace(model, inputs[:2]).plan({"0": [0, 2, 3, 5, 7]})
     for how in ("stand-ins", "refit"):
-        small, done = mend(model, plan, plan.apply(model), _samples(inputs), how, progress=False)
+        small, done = mend(model, plan, plan.apply(model), pairs(inputs), how, progress=False)
         assert done.how == how
         assert error(model, small, inputs) < error(model, plan.apply(model), inputs)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from dependent import settled
+from dependent import pairs, settled
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -136,8 +136,7 @@ def test_a_branch_makes_up_for_what_the_other_lost(norm: bool, monkeypatch: pyte
     plan = lcprune.trace(whole, images[:2]).plan({"hidden": range(4)})
 
     def distance() -> float:
-        samples = [(image, ()) for image in images]
-        return mend(whole, plan, plan.apply(whole), samples, "refit", progress=False)[1].distances["refit"]
+        return mend(whole, plan, plan.apply(whole), pairs(images), "refit", progress=False)[1].distances["refit"]
 
     known = distance()
     monkeypatch.setattr(Watch, "beside", lambda self, name: None)

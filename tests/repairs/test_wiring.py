@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from dependent import error, images, settled, take_steps
+from dependent import error, images, pairs, settled, take_steps
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,7 +23,7 @@ def _looked(model: nn.Module, kept: dict[str, Any], inputs: Tensor) -> Wiring:
 
 def _mended(model: nn.Module, kept: dict[str, Any], inputs: Tensor, how: str) -> Any:
     plan = lcprune.trace(model, inputs[:2]).plan(kept)
-    small, done = mend(model, plan, plan.apply(model), [(image, ()) for image in inputs], how, progress=False)
+    small, done = mend(model, plan, plan.apply(model), pairs(inputs), how, progress=False)
     assert error(model, small, inputs) <= (1 + 1e-5) * error(model, plan.apply(model), inputs)
     return done
 

@@ -5,7 +5,7 @@ evaluator.loss(kept)      # the loss of the physically pruned and repaired netwo
 """
 
 from lcprune.evaluate.evaluation import CUT, DISTANCE, DIVERGENCE, REPAIR, Evaluation
-from lcprune.evaluate.evaluator import Evaluator, Work
+from lcprune.evaluate.evaluator import Evaluator
 from lcprune.evaluate.make import make_evaluator
 from lcprune.evaluate.prepare import measured, parted
 from lcprune.evaluate.slicing import SlicingEvaluator
@@ -21,7 +21,6 @@ __all__ = [
     "Evaluator",
     "FromWhole",
     "SlicingEvaluator",
-    "Work",
     "ZeroingEvaluator",
     "answered",
     "make_evaluator",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import math
 import time
 from abc import ABC, abstractmethod
@@ -12,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, call, loss_of
+from lcprune.errors import first_line
 from lcprune.select import Kept
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
+
+logger = logging.getLogger("lcprune")
 
 LossFn = Callable[[Any, Any], torch.Tensor]
 
@@ -60,21 +66,16 @@ class Evaluator(ABC):
 
     def __init__(self, graph: ChannelGraph, batches: Sequence[Batch], loss_fn: LossFn) -> None:
         self.graph, self.batches, self.loss_fn = graph, list(batches), loss_fn
-        self.images = sum(batch.size for batch in self.batches)
         self.work = Work()
         self._known: dict[bytes, float] = {}
 
     def loss(self, kept: Kept | Mapping[str, NDArray[np.int64]]) -> float:
-        """Mean loss of the network that keeps these units.
+        """Mean loss of the network that keeps these units; inf if it is not finite.
 
-        Args:
-            kept: sorted kept units of each group, in the order of `graph.groups`; or by name, missing groups
-                whole.
-
-        Returns:
-            The loss; inf if it is not finite.
+        `kept` has the sorted units of each group, in the order of `graph.groups`; or by name, missing groups whole.
         """
-        kept = self._in_order(kept)
+        if isinstance(kept, Mapping):
+            kept = [np.asarray(kept.get(group.name, np.arange(group.size))) for group in self.graph.groups]
         key = self._key(kept)
         if key in self._known:
             self.work.hits += 1
@@ -86,7 +87,7 @@ class Evaluator(ABC):
 
     def full_loss(self) -> float:
         """Loss of the network before pruning."""
-        return self.loss([np.arange(group.size) for group in self.graph.groups])
+        return self.loss({})
 
     def knows(self, kept: Kept) -> bool:
         """Whether an equal selection has been computed."""
@@ -108,22 +109,16 @@ class Evaluator(ABC):
         """Whether a selection removes nothing: then it is judged as the network is, whatever candidates get before."""
         return all(len(units) == group.size for units, group in zip(kept, self.graph.groups, strict=True))
 
-    def _in_order(self, kept: Kept | Mapping[str, NDArray[np.int64]]) -> Kept:
-        if isinstance(kept, Mapping):
-            return [np.asarray(kept.get(group.name, np.arange(group.size))) for group in self.graph.groups]
-        return kept
-
     def _key(self, kept: Kept) -> bytes:
         return np.packbits(self._mask(kept)).tobytes()
 
     def _mask(self, kept: Kept) -> NDArray[np.bool_]:
         """One flag per unit of the network, groups one after another."""
-        sizes = [group.size for group in self.graph.groups]
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        mask = np.zeros(int(starts[-1]), dtype=np.bool_)
-        for start, units in zip(starts[:-1], kept, strict=True):
-            mask[start + np.asarray(units, dtype=np.int64)] = True
-        return mask
+        flags = [np.zeros(0, dtype=np.bool_)]
+        for group, units in zip(self.graph.groups, kept, strict=True):
+            flags.append(np.zeros(group.size, dtype=np.bool_))
+            flags[-1][np.asarray(units, dtype=np.int64)] = True
+        return np.concatenate(flags)
 
     def _timed(self, part: str, started: float) -> float:
         now = time.perf_counter()
@@ -142,8 +137,36 @@ def mean_loss(model: Callable[..., Any], batches: Sequence[Batch], loss_fn: Loss
 
 def output_of(model: Callable[..., Any], batch: Batch) -> Any:
     """What a network gives for a batch, in no less than float32."""
-    return pytree.tree_map_only(torch.Tensor, _at_least_float32, call(model, batch.inputs))
+
+    def widen(output: torch.Tensor) -> torch.Tensor:
+        return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
+
+    return pytree.tree_map_only(torch.Tensor, widen, call(model, batch.inputs))
 
 
-def _at_least_float32(output: torch.Tensor) -> torch.Tensor:
-    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output
+def some_of(batch: Batch, count: int, start: int = 0) -> Batch:
+    """So many images of a batch, or all there are from `start` on, without their targets."""
+    part = slice(start, start + count)
+    return Batch(pytree.tree_map(lambda leaf: leaf[part], batch.inputs), (), min(count, batch.size - start))
+
+
+def runs(model: nn.Module, batch: Batch, channels_last: bool = False, bf16: bool = False) -> bool:
+    """Whether a copy of the network runs on two images in another memory layout or precision.
+
+    Not every network does: `x.view(...)` refuses channels-last activations, and numbers that a network makes for itself
+    in float32 do not go with bf16 weights.
+    """
+    few, model = some_of(batch, 2), copy.deepcopy(model).eval()
+    try:
+        if channels_last:  # 3-D convolutions have no such layout
+            few = few.channels_last()
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if bf16:
+            few = few.bfloat16()
+            model.to(torch.bfloat16)
+        with torch.inference_mode():
+            call(model, few.inputs)
+    except Exception as error:
+        logger.info("not %s: %s", "in bf16" if bf16 else "channels last", first_line(error))
+        return False
+    return True

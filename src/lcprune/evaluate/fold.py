@@ -64,27 +64,15 @@ def agree(one: Any, other: Any, tolerance: float = 1e-3) -> bool:
 
 @torch.no_grad()
 def fold_(model: nn.Module, pairs: Sequence[tuple[str, str]]) -> None:
-    """Fold batch norms into convolutions, in place: for a copy in evaluation mode.
-
-    Args:
-        model: the copy.
-        pairs: from `find_pairs` of this network's graph or of one that it was cut from.
-    """
-    modules = dict(model.named_modules())
+    """Fold batch norms into convolutions, in place: for a copy in evaluation mode, of the graph's network or a cut."""
+    modules: dict[str, Any] = dict(model.named_modules())
     for conv_name, norm_name in pairs:
-        conv: Any = modules[conv_name]
-        norm: Any = modules[norm_name]
-        bias = None if conv.bias is None else conv.bias.double()
+        conv, norm = modules[conv_name], modules[norm_name]
+        tensors = conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.weight, norm.bias
         # In float64: folding then costs no accuracy beyond one rounding of each weight.
-        weight, bias = fuse_conv_bn_weights(
-            conv.weight.double(),
-            bias,
-            norm.running_mean.double(),
-            norm.running_var.double(),
-            norm.eps,
-            None if norm.weight is None else norm.weight.double(),
-            None if norm.bias is None else norm.bias.double(),
-        )
+        doubles: list[Any] = [None if tensor is None else tensor.double() for tensor in tensors]
+        weight, bias, mean, variance, scale, offset = doubles
+        weight, bias = fuse_conv_bn_weights(weight, bias, mean, variance, norm.eps, scale, offset)
         dtype = conv.weight.dtype
         conv.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
         conv.bias = nn.Parameter(bias.to(dtype), requires_grad=False)

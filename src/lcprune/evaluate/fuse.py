@@ -23,11 +23,7 @@ aten = torch.ops.aten
 
 
 class Fused:
-    """A network whose convolutions are run together with what follows them.
-
-    Args:
-        model: a folded copy in evaluation mode; its parameters are shared, not copied.
-    """
+    """A folded network, in evaluation mode, whose convolutions are run together with what follows them."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

@@ -42,15 +42,7 @@ def convolution(
 ) -> Tensor:
     """clamp(convolution(x, weight) + bias + other, *bounds), without groups, in channels-last layout.
 
-    Args:
-        x: images, float32 or of half precision.
-        weight: (out, in, height, width).
-        bias: one number per output channel.
-        other: a tensor of the result's shape.
-        stride: of the convolution.
-        padding: likewise.
-        dilation: likewise.
-        bounds: (0, inf) is ReLU, (0, 6) is ReLU6.
+    Images are in float32 or of half precision; bounds (0, inf) are ReLU, (0, 6) ReLU6.
     """
     last = torch.channels_last
     x, weight = x.contiguous(memory_format=last), weight.contiguous(memory_format=last)
@@ -75,27 +67,14 @@ def convolution(
 
 
 def counts(shape: Sequence[int], outputs: int, padding: Sequence[int]) -> bool:
-    """Whether 32 bits, in which the kernel counts, can number what it reads and writes.
-
-    Args:
-        shape: of the images, (images, channels, height, width).
-        outputs: channels that the convolution makes.
-        padding: of the convolution.
-    """
+    """Whether 32 bits, in which the kernel counts, can number what it reads (images of this shape) and writes."""
     images, channels, height, width = shape
     places = images * (height + 2 * padding[0]) * (width + 2 * padding[1])
     return places * max(channels, outputs) < 2**31
 
 
 def prefers(channels: int, outputs: int, dtype: torch.dtype, relu: bool) -> bool:
-    """Whether this kernel was faster than cuDNN's on an H200.
-
-    Args:
-        channels: that the convolution reads.
-        outputs: channels that it makes.
-        dtype: of images and weights.
-        relu: whether a ReLU follows, which cuDNN has in the same kernel, in half precision.
-    """
+    """Whether this kernel was faster than cuDNN's on an H200, which has a ReLU in the same kernel in half precision."""
     if channels < 8:  # a block's depth would be mostly empty
         return dtype != torch.float32 and outputs <= 32
     return dtype == torch.float32 or not relu or min(channels, outputs) < 64

@@ -12,8 +12,7 @@ from lcprune import bf16
 from lcprune.batches import collate
 from lcprune.errors import PlanError, SearchError
 from lcprune.evaluate.evaluation import Evaluation
-from lcprune.evaluate.evaluator import Evaluator
-from lcprune.evaluate.layout import runs
+from lcprune.evaluate.evaluator import Evaluator, runs
 from lcprune.evaluate.prepare import Preparation, parted
 from lcprune.evaluate.slicing import SlicingEvaluator
 from lcprune.evaluate.zeroing import ZeroingEvaluator
@@ -34,13 +33,9 @@ _MOST_ELEMENTS = 2**31 - 1  # per tensor: beyond, libraries change to slower ker
 def make_evaluator(
     graph: ChannelGraph, samples: Sequence[tuple[Any, Any]], how: Evaluation, quick: QuickRepair | None = None
 ) -> Evaluator:
-    """The evaluator that an evaluation asks for.
+    """The evaluator that an evaluation asks for, on drawn images.
 
-    Args:
-        graph: of the network.
-        samples: drawn images.
-        how: the settings; its data are not looked at.
-        quick: what was measured of the network for quick repairs; None measures it where it is needed.
+    `quick` is what was measured of the network for quick repairs; None measures it where it is needed.
 
     Raises:
         SearchError: in a precision that does not work on this machine.
@@ -69,8 +64,7 @@ def make_evaluator(
 
 def default_batch_size(graph: ChannelGraph, images: int, device: torch.device) -> int:
     """Images per forward pass: what fits a GPU's memory, or a CPU's caches."""
-    cost = graph.cost
-    largest = cost.largest or 1.0
+    cost, largest = graph.cost, graph.cost.largest or 1.0
     if device.type != "cuda":
         # Equal shares for all threads, which take whole batches.
         threads = torch.get_num_threads()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, arithmetic, together
 from lcprune.copies import copy_to_run
 from lcprune.evaluate.evaluation import CUT, REPAIR, Evaluation
+from lcprune.evaluate.evaluator import some_of
 from lcprune.plan import Plan
 from lcprune.repairs.quick import QuickRepair
 from lcprune.repairs.statistics import Renewal, statistics_of
@@ -24,23 +24,16 @@ from lcprune.repairs.statistics import Renewal, statistics_of
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
-MEASURED = 1000  # images, at most, that moments are measured on
+_MEASURED = 1000  # images, at most, that moments are measured on
 _PART = 100
-STATISTICS = 64  # images, at most, that new statistics are taken from
+_STATISTICS = 64  # images, at most, that new statistics are taken from
 
 
 class Preparation:
     """What is done to each candidate, in this order: stand-ins, new statistics, the user's own.
 
-    Args:
-        graph: of the network.
-        batches: images to fit to, on the network's device.
-        how: the settings.
-        quick: what was measured of the network before; None measures it.
-
-    Attributes:
-        quick: gives stand-ins; None if candidates get none.
-        renewal: gives new statistics; None if candidates keep theirs.
+    `quick` gives stand-ins and `renewal` new statistics; they are None if candidates get none. What was measured of the
+    network before, if anything, is given as `quick`; `batches` are images to fit to, on the network's device.
     """
 
     def __init__(
@@ -48,11 +41,10 @@ class Preparation:
     ) -> None:
         self.batches, self.how = batches, how
         self.quick = (quick or measured(graph, batches)) if how.after == REPAIR else None
-        renews = how.after != CUT and sum(batch.size for batch in batches) > 1 and bool(statistics_of(graph.model))
         self.renewal = None
-        if renews:
+        if how.after != CUT and sum(batch.size for batch in batches) > 1 and statistics_of(graph.model):
             with arithmetic():
-                self.renewal = Renewal(copy_to_run(graph.model), [together(_first(batches, STATISTICS))])
+                self.renewal = Renewal(copy_to_run(graph.model), [_first(batches, _STATISTICS)])
 
     def __call__(self, model: nn.Module, plan: Plan) -> None:
         """Prepare a cut network, in place."""
@@ -70,7 +62,7 @@ def parted(samples: Sequence[Any], how: Evaluation) -> tuple[Sequence[Any], Sequ
     """The images that candidates are repaired with, and those that judge them: others, where there are two or more."""
     if how.after != REPAIR or len(samples) < 2:
         return samples, samples
-    count = min(MEASURED, len(samples) // 2)
+    count = min(_MEASURED, len(samples) // 2)
     return samples[:count], samples[count:]
 
 
@@ -78,20 +70,16 @@ def measured(graph: ChannelGraph, batches: Sequence[Batch]) -> QuickRepair:
     """What gives candidates their stand-ins: moments of what every layer reads that a candidate may cut."""
     half = graph.plan([np.arange(0, group.size, 2) for group in graph.groups])
     # In parts of one size, whatever the size of the batches: the same numbers for all who measure.
-    every = together(_first(batches, MEASURED))
-    starts = range(0, every.size, _PART)
-    parts = [pytree.tree_map(lambda leaf: leaf[at : at + _PART], every.inputs) for at in starts]  # noqa: B023
-    sizes = [min(_PART, every.size - at) for at in starts]
+    every = _first(batches, _MEASURED)
     with arithmetic():
-        return QuickRepair(graph.model, half, [Batch(part, (), size) for part, size in zip(parts, sizes, strict=True)])
+        return QuickRepair(graph.model, half, [some_of(every, _PART, at) for at in range(0, every.size, _PART)])
 
 
-def _first(batches: Sequence[Batch], images: int) -> list[Batch]:
+def _first(batches: Sequence[Batch], images: int) -> Batch:
     """So many images, or all there are."""
-    found: list[Batch] = []
+    found = []
     for batch in batches:
-        size = min(batch.size, images)
-        if size:
-            found.append(Batch(pytree.tree_map(lambda leaf: leaf[:size], batch.inputs), (), size))  # noqa: B023
-            images -= size
-    return found
+        if images > 0:
+            found.append(some_of(batch, images))
+            images -= batch.size
+    return together(found)

@@ -23,8 +23,6 @@ from lcprune.select import Kept
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
-Prepare = Callable[[nn.Module, Plan], None]
-
 _TEAMS = 8  # each has a copy of every candidate's modules, which takes milliseconds to make
 
 
@@ -35,9 +33,7 @@ class SlicingEvaluator(Evaluator):
     before many cores have agreed on how to share one.
 
     Args:
-        graph: of the network.
-        batches: the images.
-        loss_fn: of an output and a target.
+        graph, batches, loss_fn: as for every `Evaluator`.
         prepare: changes each candidate, in place, before it is judged.
         fold: whether to fold batch norm; off, the candidate runs as it is.
         channels_last: memory layout of images and weights.
@@ -49,18 +45,17 @@ class SlicingEvaluator(Evaluator):
         graph: ChannelGraph,
         batches: Sequence[Batch],
         loss_fn: LossFn,
-        prepare: Prepare | None = None,
+        prepare: Callable[[nn.Module, Plan], None] | None = None,
         fold: bool = True,
         channels_last: bool = False,
         precision: str = "fp32",
     ) -> None:
+        batches = [batch.channels_last() for batch in batches] if channels_last else batches
         super().__init__(graph, batches, loss_fn)
         started = time.perf_counter()
         device = next(graph.model.parameters()).device
-        self.channels_last, self.precision = channels_last, bf16.settle(precision, device, SearchError)
-        if channels_last:
-            self.batches = [batch.channels_last() for batch in self.batches]
-        self.prepare = prepare
+        self.prepare, self.channels_last = prepare, channels_last
+        self.precision = bf16.settle(precision, device, SearchError)
         self.pairs = checked_pairs(graph, self.batches[0].inputs) if fold else []
         self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
         self.teams = min(_TEAMS, torch.get_num_threads(), len(self.batches)) if device.type == "cpu" else 1
@@ -69,7 +64,7 @@ class SlicingEvaluator(Evaluator):
 
     def exactly(self) -> Evaluator:
         return SlicingEvaluator(
-            self.graph, self.batches, self.loss_fn, self.prepare, bool(self.pairs), channels_last=self.channels_last
+            self.graph, self.batches, self.loss_fn, self.prepare, bool(self.pairs), self.channels_last
         )
 
     def compute(self, kept: Kept) -> float:
@@ -102,8 +97,9 @@ class SlicingEvaluator(Evaluator):
 
         shares = [share(0)] if self._pool is None else list(self._pool.map(share, range(self.teams)))
         # Added up in the order of the batches, whichever team was first.
-        losses = (shares[index % self.teams][index // self.teams] for index in range(len(self._inputs)))
-        return sum(loss * batch.size for loss, batch in zip(losses, self._inputs, strict=True)) / self.images
+        sizes = [batch.size for batch in self._inputs]
+        losses = (shares[index % self.teams][index // self.teams] for index in range(len(sizes)))
+        return sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
 
 
 def _make_teams(teams: int) -> ThreadPoolExecutor:

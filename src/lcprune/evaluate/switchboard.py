@@ -1,22 +1,29 @@
-"""One flag per unit, wired to every weight that reads the unit."""
+"""One copy of the network that takes on the weights of any candidate, in place: as cut, or repaired."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from lcprune.batches import call
 from lcprune.errors import PlanError
+from lcprune.evaluate.prepare import Preparation
+from lcprune.repairs.quick import MaskedStandIns
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
 
+Readers = dict[str, tuple[int, NDArray[np.int64]]]
+
 
 class Switchboard:
-    """Turns units of a network on and off in place.
+    """Turns units of a network on and off in place: one flag per unit, wired to every weight that reads the unit.
 
     All weights that consume units are moved into one buffer, so that writing a selection is one gather of
     flags and one product, whatever the number of layers; nothing is allocated and no address ever changes.
@@ -29,49 +36,30 @@ class Switchboard:
 
     def __init__(self, graph: ChannelGraph, model: nn.Module, channels_last: bool = False) -> None:
         self.units = int(sum(group.size for group in graph.groups))
+        self.readers = read_positions(graph, model)
         parameters = dict(model.named_parameters(remove_duplicate=False))
-        readers = read_positions(graph, model)
-        dtypes = {parameters[name].dtype for name in readers}
+        dtypes = {parameters[name].dtype for name in self.readers}
         if len(dtypes) > 1:
             raise PlanError(f"weights of several types ({', '.join(map(str, dtypes))}) cannot be switched together")
         device = next(model.parameters()).device
         dtype = dtypes.pop() if dtypes else torch.float32
-        originals, flags = [], []
-        for name, (dim, unit) in readers.items():
+        originals = [torch.empty(0, dtype=dtype, device=device)]
+        flags = [torch.empty(0, dtype=torch.int32, device=device)]
+        for name, (dim, unit) in self.readers.items():
             weight = parameters[name].detach()
             shape = [1] * weight.ndim
             shape[dim] = -1
             flag = torch.as_tensor(unit, dtype=torch.int32).view(shape).expand(weight.shape)
             originals.append(_flat(weight, channels_last))
             flags.append(_flat(flag, channels_last).to(device))
-        empty = torch.empty(0, dtype=dtype, device=device)
-        self._original = torch.cat([empty, *originals])
-        self._flag_of = torch.cat([empty.to(torch.int32), *flags])
+        self._original, self._flag_of = torch.cat(originals), torch.cat(flags)
         self._written = self._original.clone()
         self._factor = torch.empty_like(self._original)
         # The last flag is never switched off: it belongs to columns that no group can remove.
         self.flags = torch.ones(self.units + 1, dtype=dtype, device=device)
         self._host = torch.ones(self.units + 1, dtype=dtype, pin_memory=device.type == "cuda")
-        self._move(parameters, readers, channels_last)
-
-    def set(self, mask: NDArray[np.bool_]) -> None:
-        """Choose which units are on; takes effect with the next `write`.
-
-        Args:
-            mask: (units,) flags, groups one after another.
-        """
-        self._host[:-1] = torch.from_numpy(mask)
-        self.flags.copy_(self._host, non_blocking=True)
-
-    def write(self) -> None:
-        """Write the chosen units into the weights: fixed addresses and shapes, so it can be captured."""
-        if self._original.numel():
-            torch.index_select(self.flags, 0, self._flag_of, out=self._factor)
-            torch.mul(self._original, self._factor, out=self._written)
-
-    def _move(self, parameters: dict[str, Any], readers: dict[str, Any], channels_last: bool) -> None:
         start = 0
-        for name in readers:
+        for name in self.readers:
             parameter = parameters[name]
             part = self._written[start : start + parameter.numel()]
             start += parameter.numel()
@@ -81,8 +69,76 @@ class Switchboard:
             else:
                 parameter.data = part.view(parameter.shape)
 
+    def set(self, mask: NDArray[np.bool_]) -> None:
+        """Choose which units are on, by flags of (units,), groups one after another; takes effect with `write`."""
+        self._host[:-1] = torch.from_numpy(mask)
+        self.flags.copy_(self._host, non_blocking=True)
 
-def read_positions(graph: ChannelGraph, model: nn.Module) -> dict[str, tuple[int, NDArray[np.int64]]]:
+    def write(self) -> None:
+        """Write the chosen units into the weights: fixed addresses and shapes, so it can be captured."""
+        if self._original.numel():
+            torch.index_select(self.flags, 0, self._flag_of, out=self._factor)
+            torch.mul(self._original, self._factor, out=self._written)
+
+
+class RepairedBoard:
+    """Writes repaired candidates into a folded copy: silence, stand-ins, new statistics, folding.
+
+    Nothing changes its shape or address, so that `write` can be captured.
+
+    Args:
+        graph: of the network.
+        folded: the copy that is judged.
+        pairs: (convolution, batch norm) names that are folded in it.
+        preparation: what candidates get.
+
+    Raises:
+        PlanError: a layer needs stand-ins that masks cannot give.
+    """
+
+    def __init__(
+        self, graph: ChannelGraph, folded: nn.Module, pairs: Sequence[tuple[str, str]], preparation: Preparation
+    ) -> None:
+        self._model = copy.deepcopy(graph.model).eval().requires_grad_(False)
+        quick, self._renewal = preparation.quick, preparation.renewal
+        # First: it remembers whole weights. What the stand-ins do not write, the switchboard silences.
+        self._switches = Switchboard(graph, self._model)
+        self.units = self._switches.units
+        units = {name: unit for name, (_, unit) in self._switches.readers.items()}
+        self._stand_ins = None if quick is None else MaskedStandIns(quick, self._model, units)
+        self._folds = [
+            (self._model.get_submodule(layer), self._model.get_submodule(norm), folded.get_submodule(layer))
+            for layer, norm in pairs
+        ]
+        merged = {name for pair in pairs for name in pair}
+        theirs = _tensors(folded)
+        self._copies = [
+            (theirs[name], tensor)
+            for name, tensor in _tensors(self._model).items()
+            if tensor.is_floating_point() and name.rpartition(".")[0] not in merged
+        ]
+
+    def set(self, mask: NDArray[np.bool_]) -> None:
+        """Choose which units are on, and find what stands in for the others; takes effect with the next `write`."""
+        self._switches.set(mask)
+        if self._stand_ins is not None:
+            self._stand_ins.solve(self._switches.flags)
+
+    def write(self) -> None:
+        """Write the chosen candidate into the folded copy."""
+        self._switches.write()
+        if self._stand_ins is not None:
+            self._stand_ins.write()
+        if self._renewal is not None:
+            with self._renewal.renewing(self._model, {}, [0]):
+                call(self._model, self._renewal.batches[0].inputs)
+        for fold in self._folds:
+            _fold(*fold)
+        for target, source in self._copies:
+            target.copy_(source)
+
+
+def read_positions(graph: ChannelGraph, model: nn.Module) -> Readers:
     """For each weight that consumes units: the dimension, and the unit at each position along it.
 
     Units are numbered group after group; positions that no group can remove have the number after them.
@@ -90,11 +146,11 @@ def read_positions(graph: ChannelGraph, model: nn.Module) -> dict[str, tuple[int
     Raises:
         PlanError: a position belongs to several units.
     """
-    starts = np.concatenate([[0], np.cumsum([group.size for group in graph.groups])]).astype(np.int64)
-    always_on = int(starts[-1])
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    readers: dict[str, tuple[int, NDArray[np.int64]]] = {}
-    for group, start in zip(graph.groups, starts[:-1], strict=True):
+    always_on = int(sum(group.size for group in graph.groups))
+    readers: Readers = {}
+    start = 0
+    for group in graph.groups:
         for member in group.members:
             if member.role != "in":
                 continue
@@ -106,8 +162,23 @@ def read_positions(graph: ChannelGraph, model: nn.Module) -> dict[str, tuple[int
             if dim != member.dim or not np.all((taken == always_on) | (taken == wanted)):
                 raise PlanError(f"columns of {member.weight!r} belong to several units and cannot be switched alone")
             flags[positions] = wanted
+        start += group.size
     return readers
 
 
-def _flat(tensor: torch.Tensor, channels_last: bool) -> torch.Tensor:
+def _flat(tensor: Tensor, channels_last: bool) -> Tensor:
     return (tensor.permute(0, 2, 3, 1) if channels_last and tensor.ndim == 4 else tensor).reshape(-1)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+
+
+def _fold(layer: Any, norm: Any, target: Any) -> None:
+    """Write a convolution with the batch norm behind it into another convolution."""
+    scale = torch.rsqrt(norm.running_var + norm.eps)
+    scale = scale if norm.weight is None else scale * norm.weight
+    mean = norm.running_mean if layer.bias is None else norm.running_mean - layer.bias
+    shift = -(mean * scale)
+    target.weight.copy_(layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)))
+    target.bias.copy_(shift if norm.bias is None else shift + norm.bias)

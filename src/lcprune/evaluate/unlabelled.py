@@ -44,10 +44,10 @@ class FromWhole:
 def answered(
     model: nn.Module, samples: Sequence[tuple[Any, Any]], classes: bool = False
 ) -> tuple[list[tuple[Any, Any]], FromWhole]:
-    """Images with the network's own answers as targets, and the loss that compares others with them.
+    """Images with the whole network's own answers as targets, and the loss that compares others with them.
 
     Args:
-        model: the whole network; it is not changed.
+        model: the network; it is not changed.
         samples: (input, target) pairs; targets are not looked at.
         classes: its outputs are scores of classes.
 
@@ -56,23 +56,22 @@ def answered(
         DataError: it gives nothing that can be compared, or nothing finite.
     """
     whole = copy_to_run(model)
-    batches = collate([(inputs, ()) for inputs, _ in samples], _BATCH, next(whole.parameters()).device)
+    found = []
     with arithmetic(), torch.no_grad():
-        found = []
-        for batch in batches:
+        for batch in collate([(inputs, ()) for inputs, _ in samples], _BATCH, next(whole.parameters()).device):
             output = call(whole, batch.inputs)
             if classes and not scores_classes(output, batch.size):
                 raise ConfigError("loss_fn='divergence' is for networks that return one row of scores: take 'distance'")
             found.append([row.cpu() for row in rows_of(output, batch.size, every=classes)])
     shapes = {tuple(row.shape[1] for row in rows) for rows in found}
-    if len(shapes) != 1 or not found[0]:
+    answers = [torch.cat(rows) for rows in zip(*found, strict=True)] if len(shapes) == 1 else []
+    if not answers or any(len(answer) != len(samples) for answer in answers):
         raise DataError(
             "without targets, networks are judged by what they return for each image: this one returns no "
             "numbers of a fixed size. Give (input, target) batches and a loss"
         )
-    answers = [torch.cat(rows) for rows in zip(*found, strict=True)]
     if not all(bool(answer.isfinite().all()) for answer in answers):
         raise DataError("the network's outputs on these images are not finite: look at the images")
-    scales = tuple(float(spread_of(answer)) / len(answer) for answer in answers)
     pairs = [(inputs, tuple(answer[place] for answer in answers)) for place, (inputs, _) in enumerate(samples)]
-    return pairs, FromWhole(None if classes else scales)
+    scales = None if classes else tuple(float(spread_of(answer)) / len(answer) for answer in answers)
+    return pairs, FromWhole(scales)

@@ -20,20 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from lcprune import bf16
 from lcprune.batches import Batch, arithmetic, call
-from lcprune.errors import SearchError
+from lcprune.errors import SearchError, first_line
 from lcprune.evaluate import kernels
-from lcprune.evaluate.evaluator import Evaluator, LossFn, mean_loss
+from lcprune.evaluate.evaluator import Evaluator, LossFn, mean_loss, runs, some_of
 from lcprune.evaluate.fold import agree, fold_
 from lcprune.evaluate.fuse import Fused
-from lcprune.evaluate.layout import runs
 from lcprune.evaluate.prepare import Preparation
-from lcprune.evaluate.repaired import RepairedBoard
 from lcprune.evaluate.slicing import SlicingEvaluator
-from lcprune.evaluate.switchboard import Switchboard
+from lcprune.evaluate.switchboard import RepairedBoard, Switchboard
 from lcprune.select import Kept
 
 if TYPE_CHECKING:
@@ -46,9 +43,7 @@ class ZeroingEvaluator(Evaluator):
     """Silences removed units of one folded copy, in place, and runs it; on a GPU as a captured graph.
 
     Args:
-        graph: of the network.
-        batches: the images, on the network's device.
-        loss_fn: of an output and a target.
+        graph, batches, loss_fn: as for every `Evaluator`.
         precision: "fp32" (TF32 off), "tf32" or "bf16".
         fold: whether to fold batch norm.
         capture: whether to capture a CUDA graph; of no effect off a GPU.
@@ -73,21 +68,21 @@ class ZeroingEvaluator(Evaluator):
         preparation: Preparation | None = None,
     ) -> None:
         super().__init__(graph, batches, loss_fn)
+        started = time.perf_counter()
         self.device = next(graph.model.parameters()).device
+        cuda = self.device.type == "cuda"
         self.precision = precision = bf16.settle(precision, self.device, SearchError)
         self.preparation = preparation
-        started = time.perf_counter()
         self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, preparation, fold)
         self.fallback.work = self.work
         if fuse is None:
-            fuse = self.device.type == "cuda" and precision in ("fp32", "bf16") and kernels.available()
+            fuse = cuda and precision != "tf32" and kernels.available()
         if channels_last is None:
-            wanted = fuse or (self.device.type == "cuda" and precision != "fp32")
-            channels_last = wanted and runs(graph.model, self.batches[0], channels_last=True)
+            faster = fuse or (cuda and precision != "fp32")
+            channels_last = faster and runs(graph.model, self.batches[0], channels_last=True)
         self.channels_last = channels_last
         self.model = copy.deepcopy(graph.model).eval().requires_grad_(False)
-        if fold:
-            fold_(self.model, self.fallback.pairs)
+        fold_(self.model, self.fallback.pairs)
         self.board = self._board()
         self._check_silence()
         if precision == "bf16":
@@ -101,8 +96,7 @@ class ZeroingEvaluator(Evaluator):
         if channels_last:
             self._inputs = [batch.channels_last() for batch in self._inputs]
         self.forward: Callable[..., Any] = self._fuse() if fuse else self.model
-        wanted = self.exact and self.device.type == "cuda" and capture
-        self._replay = self._capture() if wanted else None
+        self._replay = self._capture() if capture and cuda and self.exact else None
         self._timed("preparing", started)
 
     def compute(self, kept: Kept) -> float:
@@ -140,13 +134,10 @@ class ZeroingEvaluator(Evaluator):
         return RepairedBoard(self.graph, self.model, self.fallback.pairs, self.preparation)
 
     def _must_slice(self, kept: Kept) -> bool:
-        mixing = self.graph.mixing
-        if self.preparation is not None and self.is_whole(kept):
+        if not self.exact or (self.preparation is not None and self.is_whole(kept)):
             return True
-        return not self.exact or any(
-            group.name in mixing and len(units) < group.size
-            for group, units in zip(self.graph.groups, kept, strict=True)
-        )
+        groups = zip(self.graph.groups, kept, strict=True)
+        return any(len(units) < group.size for group, units in groups if group.name in self.graph.mixing)
 
     def _check_silence(self) -> None:
         """Compare silence with removal on one selection and a few images: no mistake goes unseen."""
@@ -154,8 +145,7 @@ class ZeroingEvaluator(Evaluator):
             np.arange(group.size) if group.name in self.graph.mixing else np.arange(0, group.size, 2)
             for group in self.graph.groups
         ]
-        few = pytree.tree_map(lambda leaf: leaf[:8], self.batches[0].inputs)
-        self.exact = True
+        few = some_of(self.batches[0], 8).inputs
         with arithmetic("fp32"), torch.inference_mode():
             self.board.set(self._mask(probe))
             self.board.write()
@@ -165,21 +155,21 @@ class ZeroingEvaluator(Evaluator):
             if self.preparation is not None:
                 self.preparation(smaller, plan)
             sliced = call(smaller, few)
-        if not agree(silenced, sliced):
-            self.exact = False
+        self.exact = agree(silenced, sliced)
+        if not self.exact:
             logger.warning("candidates are judged as smaller networks: silenced units of this network still matter")
 
     def _fuse(self) -> Callable[..., Any]:
         """The fused network, if it runs here and computes what the network does."""
         fused = Fused(self.model)
-        few = pytree.tree_map(lambda leaf: leaf[:8], self._inputs[0].inputs)
+        few = some_of(self._inputs[0], 8).inputs
         try:
             with arithmetic(self.precision), torch.inference_mode():
                 if agree(call(fused, few), call(self.model, few), 1e-4 if self.precision == "fp32" else 5e-2):
                     return fused
             logger.warning("convolutions are not fused: the fused network computes something else")
         except Exception as error:
-            logger.warning("convolutions are not fused: %s", str(error).split("\n")[0])
+            logger.warning("convolutions are not fused: %s", first_line(error))
         return self.model
 
     def _capture(self) -> tuple[Any, torch.Tensor] | None:
@@ -199,7 +189,7 @@ class ZeroingEvaluator(Evaluator):
                 with torch.cuda.graph(graph):
                     result = forward()
         except RuntimeError as error:
-            logger.warning("judging candidates without a CUDA graph: %s", str(error).split("\n")[0])
+            logger.warning("judging candidates without a CUDA graph: %s", first_line(error))
             torch.cuda.synchronize(self.device)
             return None
         self.work.captures += 1

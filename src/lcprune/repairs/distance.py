@@ -47,28 +47,17 @@ def spread_of(reference: Tensor) -> Tensor:
 
 
 def rows_of(output: Any, images: int, every: bool = False) -> list[Tensor]:
-    """Every output tensor with numbers, one row per image, in float32.
-
-    Args:
-        output: of a network.
-        images: that it is for.
-        every: all numbers; of large tensors every so-many-th otherwise.
-    """
-    found = (tensor for tensor in tensors(leaves(output)) if tensor.is_floating_point() and tensor.numel())
-    rows = [_by_image(tensor, images) for tensor in found]
+    """Every output tensor with numbers, one row per image, in float32: `every` number, or some of many."""
+    found = [tensor for tensor in tensors(leaves(output)) if tensor.is_floating_point() and tensor.numel()]
+    # One row in all of what cannot be shared out among the images.
+    rows = [tensor.reshape(images if tensor.numel() % images == 0 else 1, -1) for tensor in found]
     return [row[:, :: 1 if every else -(-row.shape[1] // _MOST)].float() for row in rows]
 
 
 class Distance:
-    """Compares networks with a reference on some images.
+    """Compares networks with the whole one, in evaluation mode, on some images.
 
-    Args:
-        whole: the reference, in evaluation mode.
-        batches: the images.
-        classes: outputs are scores of classes: compare probabilities, where there is one row of them per image.
-
-    Attributes:
-        measure: what is computed: "distance" or "divergence".
+    `measure` says what is computed: the "divergence" of scores of `classes`, one row per image, else the "distance".
 
     Raises:
         DataError: its outputs are not finite, or it has none that can be compared.
@@ -105,8 +94,3 @@ def _outputs(model: nn.Module, batches: Sequence[Batch], classes: bool) -> tuple
         return [], False
     same = (rows for rows in zip(*parts, strict=True) if len({row.shape[1] for row in rows}) == 1)
     return [torch.cat(rows) for rows in same], scores
-
-
-def _by_image(tensor: Tensor, images: int) -> Tensor:
-    """One row per image; one in all of what cannot be shared out among them."""
-    return tensor.reshape(images if tensor.numel() % images == 0 else 1, -1)

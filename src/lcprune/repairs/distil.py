@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import functools
 from typing import Any
 
 import torch
@@ -17,7 +16,11 @@ from lcprune.graph.outputs import leaves, tensors
 from lcprune.progress import Progress
 from lcprune.repairs.distance import relative
 from lcprune.repairs.statistics import statistics_of
-from lcprune.repairs.wiring import Site, Wiring
+from lcprune.repairs.watch import listening
+from lcprune.repairs.wiring import Wiring
+
+STEPS = 400
+RATES = (1e-3, 3e-4)  # of learning: which comes closer depends on the network
 
 _BATCH = 128
 _EVERY = 3  # of the layers, one in so many is listened to: none, if there are fewer
@@ -25,49 +28,43 @@ _AREA = 0.35  # least share of an image that a crop shows
 _ASPECT = 0.25  # logarithm of how much wider or higher it may be
 
 
-@dataclass(frozen=True)
-class Way:
-    """How to train: so many steps of Adam, and the highest learning rate."""
-
-    steps: int
-    lr: float
-
-
-# Which comes closer depends on the network.
-WAYS = (Way(400, 1e-3), Way(400, 3e-4))
-
-
 def distil(
-    whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, way: Way, seed: int, progress: bool
+    whole: nn.Module, small: nn.Module, wiring: Wiring, batch: Batch, rate: float, seed: int, progress: bool
 ) -> None:
     """Train the cut network, in place, to give what the whole one gives, at its end and at layers in between.
 
     Half of the images are shown in part, enlarged, and half mirrored: the whole network says what they are. Batch norms
     take the statistics of each batch and learn new ones. On a GPU networks run in bf16; weights and distances are
-    float32.
-
-    Args:
-        whole: the network before the cut, in evaluation mode.
-        small: the cut network, best repaired already.
-        wiring: of the two.
-        batch: all images.
-        way: how to train.
-        seed: of their order.
-        progress: show a bar.
+    float32. `rate` is Adam's highest, and `seed` that of the images' order.
     """
-    norms, trained = statistics_of(small), [p for p in small.parameters() if p.is_floating_point()]
+    trained = [parameter for parameter in small.parameters() if parameter.is_floating_point()]
     wanted = [parameter.requires_grad for parameter in trained]
-    optimizer = torch.optim.Adam([parameter.requires_grad_(True) for parameter in trained], lr=way.lr)
-    falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, way.lr, total_steps=way.steps, pct_start=0.1)
+    optimizer = torch.optim.Adam([parameter.requires_grad_(True) for parameter in trained], lr=rate)
+    falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=STEPS, pct_start=0.1)
     generator = torch.Generator().manual_seed(seed)
-    sites = [site for site in wiring.sites if site.patched][_EVERY - 1 :: _EVERY]
+    # What layers, or the batch norms that alone read them, give.
+    sites = {site.norm or site.name: site for site in [s for s in wiring.sites if s.patched][_EVERY - 1 :: _EVERY]}
+    ours, theirs = dict[str, Tensor](), dict[str, Tensor]()
+
+    def hear(heard: dict[str, Tensor], name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+        heard[name] = output
+
+    def apart(name: str) -> Tensor:
+        site, values = sites[name], ours[name]
+        dim = values.ndim - 1 if isinstance(whole.get_submodule(site.name), nn.Linear) else 1
+        return relative(values.index_select(dim, site.columns.outputs.to(values.device)), theirs[name])
+
     device = next(whole.parameters()).device.type
     faster = torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
-    for norm in norms:
+    for norm in statistics_of(small).values():
         norm.train(batch.size > 1)  # one image may have no variance at all
     try:
-        with _Ears(whole, sites) as ours, _Ears(small, sites) as theirs, Progress("distil", way.steps, progress) as bar:
-            for _ in range(way.steps):
+        with (
+            listening(whole, sites, functools.partial(hear, ours)),
+            listening(small, sites, functools.partial(hear, theirs)),
+            Progress("distil", STEPS, progress) as bar,
+        ):
+            for _ in range(STEPS):
                 index = torch.randint(batch.size, (min(_BATCH, batch.size),), generator=generator)
                 inputs = pytree.tree_map(lambda leaf, index=index: leaf[index.to(leaf.device)], batch.inputs)
                 inputs = vary(inputs, len(index), generator)
@@ -76,7 +73,7 @@ def distil(
                 with torch.enable_grad():
                     with faster:
                         output = _floats(call(small, inputs))
-                    inner = [relative(_stays(whole, site, ours.heard), theirs.heard[site.name]) for site in sites]
+                    inner = [apart(name) for name in sites]
                     ends = [relative(*pair) for pair in zip(target, output, strict=True)]
                     loss = torch.stack(ends).mean() + (torch.stack(inner).mean() if inner else 0.0)
                     optimizer.zero_grad(set_to_none=True)
@@ -119,34 +116,3 @@ def _backward(loss: Tensor) -> None:
 
 def _floats(output: Any) -> list[Tensor]:
     return [tensor for tensor in tensors(leaves(output)) if tensor.is_floating_point()]
-
-
-def _stays(whole: nn.Module, site: Site, heard: Mapping[str, Tensor]) -> Tensor:
-    """Of what a layer gives, the channels that stay."""
-    values, linear = heard[site.name], isinstance(whole.get_submodule(site.name), nn.Linear)
-    return values.index_select(values.ndim - 1 if linear else 1, site.columns.outputs.to(values.device))
-
-
-class _Ears:
-    """Keeps what layers, or the batch norms that alone read them, give in the last pass."""
-
-    def __init__(self, model: nn.Module, sites: Sequence[Site]) -> None:
-        self.heard: dict[str, Tensor] = {}
-        self._model, self._sites = model, sites
-
-    def __enter__(self) -> _Ears:
-        self._handles = [
-            self._model.get_submodule(site.norm or site.name).register_forward_hook(self._hook(site.name))
-            for site in self._sites
-        ]
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _hook(self, name: str) -> Any:
-        def note(module: nn.Module, args: Any, output: Tensor) -> None:
-            self.heard[name] = output
-
-        return note

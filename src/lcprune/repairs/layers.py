@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +15,12 @@ from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
 Layer = _ConvNd | nn.Linear
-Cuts = Mapping[int, NDArray[np.int64]]
 
 _TORCHS: tuple[type[Layer], ...] = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
 )
-
-MOST = 4096  # channels whose covariance is kept as it is; behind a flatten, the places of a channel share one
+_MOST = 4096  # channels whose covariance is kept as it is; behind a flatten, the places of a channel share one
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +40,10 @@ class Columns:
     taps: int = 1
 
 
-def is_layer(module: nn.Module) -> bool:
-    """Whether a module multiplies its input channels with a weight of its own: a convolution or a linear layer."""
-    return isinstance(module, (_ConvNd, nn.Linear)) and isinstance(module._parameters.get("weight"), Tensor)
+def layers_of(model: nn.Module) -> dict[str, Layer]:
+    """Modules that multiply their input channels with a weight of their own: convolutions and linear layers."""
+    found = ((name, module) for name, module in model.named_modules() if isinstance(module, Layer))
+    return {name: module for name, module in found if isinstance(module._parameters.get("weight"), Tensor)}
 
 
 def groups_of(layer: Layer) -> int:
@@ -68,19 +66,16 @@ def is_plain(layer: Layer) -> bool:
     )
 
 
-def columns_after(layer: Layer, cuts: Cuts, places: int = 1) -> Columns | str:
-    """What a plan leaves of a layer; words if it cannot be repaired.
+def columns_after(layer: Layer, cuts: Mapping[int, NDArray[np.int64]], places: int = 1) -> Columns | str:
+    """What is left of a layer with these cuts of its weight; words if it cannot be repaired.
 
-    Args:
-        layer: in the whole network.
-        cuts: of its weight.
-        places: of a channel that a flatten before it has laid side by side, if any was seen.
+    `places` are those of a channel that a flatten before the layer has laid side by side, if any was seen.
     """
     groups, (_, given, reads, taps) = groups_of(layer), matrix(layer).shape
-    if isinstance(layer, nn.Linear) and reads > MOST:
+    if isinstance(layer, nn.Linear) and reads > _MOST:
         taps = _together(reads, cuts.get(1))
-        taps = places if taps % places == 0 and reads // places <= MOST else taps
-        if reads // taps > MOST:
+        taps = places if taps % places == 0 and reads // places <= _MOST else taps
+        if reads // taps > _MOST:
             return f"it reads {reads} features: their covariance does not fit"
         cuts = {**cuts, **({1: cuts[1][::taps] // taps} if 1 in cuts else {})}
         reads //= taps
@@ -124,24 +119,6 @@ def matrix(layer: Layer, taps: int = 1) -> Tensor:
     return weight.transpose(1, 2) if layer.transposed else weight
 
 
-def coverage(layer: Layer, size: tuple[int, ...], channels: int) -> Tensor:
-    """Of every tap of a convolution, the share of outputs for which it lies on the input: not on padding or a stride.
-
-    Args:
-        layer: a convolution.
-        size: of the feature map that it reads.
-        channels: that it reads.
-    """
-    # In half precision, whole numbers end early; a forward of its own may have more numbers than these two.
-    dtype = torch.promote_types(layer.weight.dtype, torch.float32) if is_plain(layer) else layer.weight.dtype
-    weight = layer.weight.detach().to(dtype).requires_grad_()
-    numbers = {"weight": weight} | ({} if layer.bias is None else {"bias": layer.bias.detach().to(dtype)})
-    with torch.enable_grad():
-        outputs = functional_call(layer, numbers, (weight.new_ones(1, channels, *size),))
-        (counts,) = torch.autograd.grad(outputs.sum(), weight)
-    return counts[0, 0].flatten().double() / outputs[0, 0].numel()
-
-
 def write(layer: Layer, weight: Tensor) -> None:
     """Put a matrix back as the layer's weight."""
     if is_transposed(layer):
@@ -150,12 +127,34 @@ def write(layer: Layer, weight: Tensor) -> None:
         layer.weight.copy_(weight.reshape(layer.weight.shape))
 
 
-def rows(layer: Layer, values: Tensor, taps: int = 1) -> Tensor:
-    """A layer's input or output as (images, channels, places)."""
+def coverage(layer: _ConvNd, size: tuple[int, ...]) -> Tensor:
+    """Of every tap of a convolution, the share of outputs for which it lies on the input: not on padding or a stride.
+
+    `size` is that of the feature map.
+    """
+    # In half precision, whole numbers end early; a forward of its own may have more numbers than these two.
+    dtype = torch.promote_types(layer.weight.dtype, torch.float32) if is_plain(layer) else layer.weight.dtype
+    weight = layer.weight.detach().to(dtype).requires_grad_()
+    numbers = {"weight": weight} | ({} if layer.bias is None else {"bias": layer.bias.detach().to(dtype)})
+    channels = len(weight) if layer.transposed else layer.groups * weight.shape[1]
+    with torch.enable_grad():
+        outputs = functional_call(layer, numbers, (weight.new_ones(1, channels, *size),))
+        (counts,) = torch.autograd.grad(outputs.sum(), weight)
+    return counts[0, 0].flatten().double() / outputs[0, 0].numel()
+
+
+def size_of(layer: Layer, inputs: Tensor) -> tuple[int, ...]:
+    """Of what a layer reads: images first, then all but channels."""
+    return (*inputs.shape[:-1],) if isinstance(layer, nn.Linear) else (len(inputs), *inputs.shape[2:])
+
+
+def rows(layer: Layer, values: Tensor, most: int, taps: int = 1) -> Tensor:
+    """A layer's input or output as (images, channels, places), at some places of the feature map."""
     if isinstance(layer, nn.Linear):
         flat = values.reshape(values.shape[0], -1, values.shape[-1] // taps, taps)
-        return flat.transpose(1, 2).flatten(2)
-    return values.flatten(2)
+        values = flat.transpose(1, 2)
+    values = values.flatten(2)
+    return values[:, :, some_places(values.shape[2], most, values.device)]
 
 
 def some_places(count: int, most: int, device: torch.device) -> Tensor:
@@ -167,29 +166,20 @@ def some_places(count: int, most: int, device: torch.device) -> Tensor:
 
 
 def patches(layer: Layer, inputs: Tensor, most: int) -> Tensor:
-    """What the outputs at some places are made of: (images * places, channels, taps).
-
-    Args:
-        layer: no transposed convolution.
-        inputs: as the layer gets them.
-        most: places, at most, as `some_places` draws them.
-    """
+    """What the outputs at some places are made of: (images * places, channels, taps); of no transposed convolution."""
     if isinstance(layer, nn.Linear):
-        values = rows(layer, inputs)
-        return values[:, :, some_places(values.shape[2], most, values.device)].transpose(1, 2).flatten(0, 1)[..., None]
+        return rows(layer, inputs, most).transpose(1, 2).flatten(0, 1)[..., None]
     sides = layer._reversed_padding_repeated_twice
     if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
         sides = [side for side in reversed(layer.padding) for _ in range(2)]  # some networks set it again
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padded = functional.pad(inputs, sides, mode=mode) if any(sides) else inputs
-    steps = list(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True))
-    lengths = [(n - d * (k - 1) - 1) // s + 1 for n, (k, s, d) in zip(padded.shape[2:], steps, strict=True)]
-    corners = torch.unravel_index(some_places(math.prod(lengths), most, inputs.device), tuple(lengths))
-    taps = itertools.product(*(range(size) for size in layer.kernel_size))
-    index = torch.zeros(len(corners[0]), math.prod(layer.kernel_size), dtype=torch.int64, device=inputs.device)
-    for number, tap in enumerate(taps):
-        for size, corner, offset, (_, step, apart) in zip(padded.shape[2:], corners, tap, steps, strict=True):
-            index[:, number] = index[:, number] * size + corner * step + offset * apart
+    sizes, axes = padded.shape[2:], len(layer.kernel_size)
+    index = torch.arange(math.prod(sizes), device=inputs.device).view(sizes)
+    for axis, (size, step, apart) in enumerate(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)):
+        index = index.unfold(axis, apart * (size - 1) + 1, step)[..., ::apart]
+    index = index.flatten(axes).flatten(0, axes - 1)  # (places, taps)
+    index = index[some_places(len(index), most, index.device)]
     # Whole rows of channels are copied, not numbers one by one.
     chosen = padded.flatten(2).transpose(1, 2).contiguous()[:, index.flatten()]  # (images, places * taps, channels)
     return chosen.view(-1, index.shape[1], padded.shape[1]).transpose(1, 2)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lcprune.batches import Batch, call
-from lcprune.repairs.layers import rows, some_places
-from lcprune.repairs.watch import Run
+from lcprune.repairs.layers import Layer, rows
+from lcprune.repairs.watch import Run, listening
 from lcprune.repairs.wiring import Site
 
 _PLACES = 256  # of a feature map, at most: neighbours say nearly the same
@@ -23,21 +22,13 @@ _NOISE = 0.01  # what doubt adds to every variance, as a share of the mean one
 
 @dataclass(eq=False)
 class Moments:
-    """Sums over an input's rows, one row per image and place.
+    """Sums over an input's rows, one row per image and place."""
 
-    Attributes:
-        shift: what is subtracted first, about the mean, so that nothing cancels.
-        total: sum of the rows.
-        products: sums of the products of two channels.
-        count: number of rows.
-        images: that they come from.
-    """
-
-    shift: Tensor
-    total: Tensor
-    products: Tensor
-    count: int = 0
-    images: int = 0
+    shift: Tensor  # what is subtracted first, about the mean, so that nothing cancels
+    total: Tensor  # sum of the rows
+    products: Tensor  # sums of the products of two channels
+    count: int = 0  # of rows
+    images: int = 0  # that they come from
 
     @classmethod
     def like(cls, values: Tensor) -> Moments:
@@ -83,34 +74,23 @@ def joined(parts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
 
 @contextlib.contextmanager
 def measuring(model: nn.Module, sites: Sequence[Site]) -> Iterator[dict[Run, Moments]]:
-    """While the network runs: the moments of every input that layers with fewer channels read, each once.
-
-    Args:
-        model: the whole network, in evaluation mode.
-        sites: layers of it.
-    """
-    wanted: Mapping[Run, int] = {run: site.columns.taps for site in sites if site.cut for run in site.runs}
+    """While the whole network runs: the moments of every input that layers with fewer channels read, each once."""
+    wanted = {run: site.columns.taps for site in sites if site.cut for run in site.runs}
     found: dict[Run, Moments] = {}
     runs: Counter[str] = Counter()
 
-    def hook(name: str) -> Any:
-        def note(layer: Any, args: tuple[Tensor, ...]) -> None:
-            run = name, runs[name]
-            runs[name] += 1
-            if run in wanted:
-                values = rows(layer, args[0], wanted[run])
-                values = values[:, :, some_places(values.shape[2], _PLACES, values.device)]
-                found.setdefault(run, Moments.like(values)).add(values)
+    def begin(name: str, model: nn.Module, args: tuple[Tensor, ...]) -> None:
+        runs.clear()
 
-        return note
+    def note(name: str, layer: Layer, args: tuple[Tensor, ...]) -> None:
+        run = name, runs[name]
+        runs[name] += 1
+        if run in wanted:
+            values = rows(layer, args[0], _PLACES, wanted[run])
+            found.setdefault(run, Moments.like(values)).add(values)
 
-    handles = [model.register_forward_pre_hook(lambda *_: runs.clear())]
-    handles += [model.get_submodule(name).register_forward_pre_hook(hook(name)) for name in {run[0] for run in wanted}]
-    try:
+    with listening(model, [""], begin, before=True), listening(model, {name for name, _ in wanted}, note, before=True):
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def measure(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -> dict[Run, Moments]:

@@ -12,16 +12,18 @@ up for the other part, too, which has changed by then.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lcprune.batches import Batch, call, together
-from lcprune.repairs.layers import groups_of, patches, rows, some_places, write
+from lcprune.repairs.layers import Layer, groups_of, patches, rows, write
 from lcprune.repairs.moments import doubt
 from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
+from lcprune.repairs.watch import listening
 from lcprune.repairs.wiring import Site, Wiring
 
 _PLACES = 32  # of a feature map, at most
@@ -31,49 +33,35 @@ _PATCHES = 2**26  # numbers in the patches of one layer, at most
 _ABLE = 0.01  # of the largest factor of a batch norm: outputs with a smaller one make up for nothing
 _WIDEST = 8192  # inputs times taps of a patch: more are not fitted by patch
 
-Seen = dict[str, tuple[Tensor, Tensor]]
+Seen = dict[str, tuple[Tensor, Tensor]]  # by layer: what it read and gave, (images, channels, places) each
 
 
 @contextlib.contextmanager
 def recording(whole: nn.Module, wiring: Wiring, batches: Sequence[Batch], numbers: int) -> Iterator[Seen]:
-    """While the network runs on these batches: what layers read and give, at some places: site -> inputs, outputs.
+    """While the network runs on these batches, and perhaps more after them: what layers read and give, at some places.
 
-    Args:
-        whole: in evaluation mode.
-        wiring: of the network.
-        batches: images; what runs after them is not looked at.
-        numbers: to be kept, at most; fewer places are looked at where that is less.
+    Places are fewer where more than `numbers` would be kept otherwise. What is added behind a layer counts as given.
     """
-    sites = [site for site in wiring.sites if site.patched]
+    sites = {site.name: site for site in wiring.sites if site.patched}
     images = sum(batch.size for batch in batches)
-    parts: dict[str, list[tuple[Tensor, Tensor]]] = {site.name: [] for site in sites}
+    parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in sites}
     found: Seen = {}
 
-    def hook(site: Site) -> Any:
-        name = site.name
+    def note(name: str, layer: Layer, args: tuple[Tensor, ...], output: Tensor) -> None:
+        if len(parts[name]) < len(batches):
+            read, given = some(layer, args[0]), some(layer, output)
+            if name in beside:
+                given += some(layer, beside.pop(name)) * _per_output(whole, sites[name])
+            parts[name].append((read, given))
 
-        def note(layer: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
-            if len(parts[name]) < len(batches):
-                wide = layer.weight[0].numel() * groups_of(layer)
-                read, given = some(layer, args[0], wide), some(layer, output, wide)
-                if name in beside:
-                    given += some(layer, beside.pop(name), wide) * _per_output(whole, site)[:, None]
-                parts[name].append((read, given))
+    def some(layer: Layer, tensor: Tensor) -> Tensor:
+        wide = layer.weight[0].numel() * groups_of(layer)
+        channels = tensor.shape[-1 if isinstance(layer, nn.Linear) else 1]
+        share = min(numbers // (2 * len(sites) * channels), _PATCHES // wide) // images
+        return rows(layer, tensor, max(1, min(_PLACES, share))).float()
 
-        return note
-
-    def some(layer: Any, tensor: Tensor, wide: int) -> Tensor:
-        values = rows(layer, tensor)
-        share = min(numbers // (2 * len(sites) * values.shape[1]), _PATCHES // wide) // images
-        return values[:, :, some_places(values.shape[2], max(1, min(_PLACES, share)), values.device)].float()
-
-    handles = [whole.get_submodule(site.name).register_forward_hook(hook(site)) for site in sites]
-    try:
-        with _listening(whole, sites) as beside:
-            yield found
-    finally:
-        for handle in handles:
-            handle.remove()
+    with listening(whole, sites, note), _added(whole, sites.values()) as beside:
+        yield found
     for name, pairs in parts.items():
         if pairs:
             inputs, outputs = zip(*pairs, strict=True)
@@ -89,96 +77,72 @@ def refit(
     batches: Sequence[Batch],
     renewing: contextlib.AbstractContextManager[None],
 ) -> None:
-    """Fit every layer of the cut network, in place.
+    """Fit every layer of the cut network, in place, on the very batches on which `recording` has seen the whole one.
 
-    Args:
-        whole: the network before the cut.
-        small: the network as cut.
-        wiring: of the two.
-        seen: what `recording` saw of the very same images.
-        batches: the images.
-        renewing: entered while the cut network runs: gives batch norms new statistics, or does nothing.
+    `renewing` is entered while the cut network runs: it gives batch norms new statistics, or does nothing.
     """
+    sites = {site.name: site for site in wiring.sites if site.patched}
 
-    def layer_hook(site: Site) -> Any:
-        def fit(cut: Any, args: tuple[Tensor, ...]) -> None:
-            layer, (before, wanted) = whole.get_submodule(site.name), seen[site.name]
-            if site.name in beside:
-                other = _some(cut, beside.pop(site.name), wanted)
-                outputs = site.columns.outputs.to(other.device)
-                wanted = wanted.index_copy(
-                    1, outputs, wanted[:, outputs] - other * _per_output(whole, site)[outputs][:, None]
-                )
-            _fit(layer, cut, small, site, args[0], before, wanted)
+    def fit(name: str, cut: Layer, args: tuple[Tensor, ...]) -> None:
+        site, (before, wanted) = sites[name], seen[name]
+        outputs = site.columns.outputs.to(wanted.device)
+        wanted = wanted[:, outputs]
+        if name in beside:
+            other = rows(cut, beside.pop(name), wanted.shape[2]).float()
+            wanted = wanted - other * _per_output(whole, site)[outputs]
+        _fit(whole, small, site, args[0], before, wanted)
 
-        return fit
-
-    sites = [site for site in wiring.sites if site.patched]
-    handles = [small.get_submodule(site.name).register_forward_pre_hook(layer_hook(site)) for site in sites]
-    try:
-        with renewing, _listening(small, sites) as beside:
-            call(small, together(batches).inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with listening(small, sites, fit, before=True), renewing, _added(small, sites.values()) as beside:
+        call(small, together(batches).inputs)
 
 
 @contextlib.contextmanager
-def _listening(model: nn.Module, sites: Sequence[Site]) -> Iterator[dict[str, Tensor]]:
+def _added(model: nn.Module, sites: Iterable[Site]) -> Iterator[dict[str, Tensor]]:
     """While a network runs: what is added to the outputs of a layer, by its name, as soon as it is known."""
     found: dict[str, Tensor] = {}
 
-    def hook(name: str, read: bool) -> Any:
-        def note(module: nn.Module, args: tuple[Tensor, ...], output: Any = None) -> None:
-            found[name] = args[0] if read else output
+    def note(layer: str, read: bool, name: str, module: nn.Module, args: Any, output: Any = None) -> None:
+        found[layer] = args[0] if read else output
 
-        return note
-
-    handles = []
-    for site in sites:
-        if site.beside is not None:
-            module, read = model.get_submodule(site.beside[0]), site.beside[1]
-            listen = module.register_forward_pre_hook if read else module.register_forward_hook
-            handles.append(listen(hook(site.name, read)))
-    try:
+    with contextlib.ExitStack() as stack:
+        for site in sites:
+            if site.beside is not None:
+                name, read = site.beside
+                stack.enter_context(listening(model, [name], functools.partial(note, site.name, read), before=read))
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _per_output(whole: nn.Module, site: Site) -> Tensor:
-    """How far an output of a layer has to move so that the sum behind it moves by one; 0 where it hardly can."""
+    """(outputs, 1): how far a layer's output has to move so that the sum behind moves by one; 0 where it hardly can."""
     layer: Any = whole.get_submodule(site.name)
     if site.norm is None:
-        return torch.ones(len(layer.weight), device=layer.weight.device)
+        return torch.ones(len(layer.weight), 1, device=layer.weight.device)
     norm: Any = whole.get_submodule(site.norm)
     factor = (norm.running_var + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight)
     able = factor.abs() > _ABLE * factor.abs().max()
-    return torch.where(able, 1 / torch.where(able, factor, 1.0), 0.0).float()
+    return torch.where(able, 1 / torch.where(able, factor, 1.0), 0.0).float()[:, None]
 
 
-def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, before: Tensor, wanted: Tensor) -> None:
+def _fit(whole: nn.Module, small: nn.Module, site: Site, given: Tensor, before: Tensor, wanted: Tensor) -> None:
     """Fit one layer.
 
     Args:
-        layer: in the whole network.
-        cut: in the cut one.
-        small: the cut network.
-        site: where they are.
-        given: what the cut layer is about to read.
-        before: what the whole layer read at some places.
-        wanted: what it gave, likewise.
+        whole: the network before the cut.
+        small: the cut one.
+        site: where the layer is.
+        given: what it is about to read.
+        before: what it read in the whole network, at some places.
+        wanted: of the outputs that stay, what it shall give, likewise.
     """
+    cut: Any = small.get_submodule(site.name)
     groups = len(site.columns.source)
-    now = _some(cut, given, before)
-    outputs = site.columns.outputs.to(given.device)
+    now = rows(cut, given, before.shape[2]).float()
     if _alike(now, before):  # nothing before it has changed
-        gives = None if site.beside is None else _some(cut, type(cut).forward(cut, given), wanted)
-        if gives is None or _alike(gives, wanted[:, outputs]):
+        gives = None if site.beside is None else rows(cut, type(cut).forward(cut, given), wanted.shape[2]).float()
+        if gives is None or _alike(gives, wanted):
             return
     centred = can_shift(small, site)
-    weight = left_rows(layer, site)
+    weight = left_rows(whole, site)
     reads = weight.shape[2]
     source = site.columns.source.to(given.device)
     a = before.transpose(0, 1).flatten(1).unflatten(0, (-1, reads))[source]  # (groups, reads, rows)
@@ -193,7 +157,7 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     channels = torch.linalg.solve(own + damp, (cross + itself @ damp).mT).mT
     start = torch.einsum("gout,gui->goit", weight, channels)
     # By patches.
-    target = wanted[:, outputs].transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
+    target = wanted.transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
     patch = patches(cut, given, wanted.shape[2]).float().unflatten(1, (groups, -1)).transpose(0, 1).flatten(2)
     squares = patch.square().mean((1, 2)).double()
     if centred:
@@ -211,12 +175,6 @@ def _fit(layer: Any, cut: Any, small: nn.Module, site: Site, given: Tensor, befo
     if centred:
         offset = (target_mean.double() - patch_mean.double() @ flat.mT).flatten()
         shift(small, site, offset if cut.bias is None else offset - cut.bias.double())
-
-
-def _some(layer: Any, tensor: Tensor, like: Tensor) -> Tensor:
-    """What a layer reads or gives, at the places of another."""
-    values = rows(layer, tensor)
-    return values[:, :, some_places(values.shape[2], like.shape[2], values.device)].float()
 
 
 def _alike(ours: Tensor, theirs: Tensor) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,19 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lcprune.batches import Batch, arithmetic, check_samples, check_weights, collate, draw, together
+from lcprune.batches import arithmetic, check_samples, check_weights, collate, draw, together
 from lcprune.copies import copy_to_run, copy_with, named_tensors, trainable, unwrap
 from lcprune.errors import ConfigError, DataError
 from lcprune.graph.skeleton import untouched
 from lcprune.plan import Plan
 from lcprune.progress import Progress
 from lcprune.repairs.distance import Distance
-from lcprune.repairs.distil import WAYS, distil
+from lcprune.repairs.distil import RATES, distil
 from lcprune.repairs.moments import measuring
 from lcprune.repairs.refit import recording, refit
 from lcprune.repairs.stand_ins import stand_in
 from lcprune.repairs.statistics import Renewal, statistics_of
-from lcprune.repairs.wiring import Wiring, look
+from lcprune.repairs.wiring import look
 
 logger = logging.getLogger("lcprune")
 
@@ -126,11 +125,7 @@ def repair(
 
 
 def check_how(how: str) -> str:
-    """The name of a repair.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
+    """The name of a repair; others are refused."""
     if how not in HOW:
         raise ConfigError(f"repair={how!r} is not known; choose one of {', '.join(map(repr, HOW))}")
     return how
@@ -148,21 +143,11 @@ def mend(
     seed: int = 0,
     progress: bool = True,
 ) -> tuple[nn.Module, Repair]:
-    """Repair a network that a plan has made.
-
-    Args:
-        whole: the network before the cut; it is not changed.
-        plan: what was cut of it.
-        small: the network as cut; it is not changed.
-        samples: images, as (input, target) pairs; targets are not looked at.
-        how: as in `repair`.
-        images: of the samples that are used, drawn with the seed.
-        classes: as in `repair`.
-        seed: of the draw.
-        progress: show a bar.
+    """Repair a network that a plan has made; arguments are those of `repair`, with the network as cut and drawn images.
 
     Returns:
-        The repaired network, or the one as cut where that is closer to the whole one; and what was done.
+        The repaired network, or the one as cut where that is closer to the whole one; and what was done. Neither of the
+        networks given is changed.
 
     Raises:
         DataError: there are no images, or the network gives nothing finite on them.
@@ -173,23 +158,31 @@ def mend(
     if not samples:
         raise DataError("there are no images to repair with: give at least one")
     whole, small = unwrap(whole), unwrap(small)
-    chosen = np.random.default_rng(seed).permutation(len(samples))[:images]
-    some = [samples[index] for index in chosen]
+    some = [samples[index] for index in np.random.default_rng(seed).permutation(len(samples))[:images]]
     held = some[: max(1, len(some) // _HELD_BACK)]
     fitted = some[len(held) :] or some
     with untouched(whole), untouched(small), arithmetic():
-        work = _Work(copy_to_run(whole), plan, small, fitted, held, how, classes, seed, progress)
-        network, name = work.best(how)
+        work = _Work(copy_to_run(whole), plan, small, fitted, held, how, classes)
+        name = work.best(how, seed, progress)
     seconds = round(time.perf_counter() - began, 3)
     done = Repair(name, work.distances, len(fitted), seconds, work.judge.measure, work.wiring.left)
     logger.info("%s", done)
     for layer, why in work.wiring.left.items():
         logger.info("%s is left as cut: %s", layer, why)
-    return network, done
+    if name == NONE:
+        return small, done
+    for new, old in zip(work.kept[name].modules(), small.modules(), strict=True):
+        new.training = old.training
+    return work.kept[name], done
 
 
 class _Work:
-    """One network being repaired in several ways."""
+    """One network being repaired in several ways.
+
+    Attributes:
+        distances: by what was tried, the least distance from the whole network; "none" is the network as cut.
+        kept: the network that has it.
+    """
 
     def __init__(
         self,
@@ -200,136 +193,97 @@ class _Work:
         held: Sequence[tuple[Any, Any]],
         how: str,
         classes: bool,
-        seed: int,
-        progress: bool,
     ) -> None:
         self.whole, self.small, self.plan = whole, small, plan
-        self.seed, self.progress = seed, progress
         self.asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
         device = next(whole.parameters()).device
-        self.wiring: Wiring = look(whole, plan, collate(fitted[:2], 2, device)[0].inputs)
-        size = _BATCH if device.type == "cuda" else max(1, min(_BATCH, _CPU_NUMBERS // max(1, self.wiring.numbers)))
+        self.wiring = look(whole, plan, collate(fitted[:2], 2, device)[0].inputs)
+        numbers, cuda = max(1, self.wiring.numbers), device.type == "cuda"
+        size = _BATCH if cuda else max(1, min(_BATCH, _CPU_NUMBERS // numbers))
         self.fitted = collate(fitted, size, device)
         self.judge = Distance(whole, collate(held, size, device), classes)
         renewing = collate(fitted[:_RENEWING], _BATCH, device)
         self.renewal = Renewal(whole, renewing) if statistics_of(small) else None
+        room = torch.cuda.mem_get_info(device)[0] // 4 if cuda else _BYTES  # for a refit
+        at_once = max(1, room // (4 * 4 * numbers) // self.fitted[0].size)  # about four float32 tensors at a time
+        self.part = self.fitted[:at_once] if REFIT in self.asked else []
         # One pass of the whole network over the images serves all.
-        self.part = self._at_once() if REFIT in self.asked else []
         with (
             measuring(whole, self.wiring.sites if how != STATISTICS else ()) as self.moments,
-            recording(whole, self.wiring, self.part, self._room() // 4) as self.seen,
+            recording(whole, self.wiring, self.part, room // 4) as self.seen,
         ):
             self.fit_judge = Distance(whole, self.fitted, classes)
-        self.distances: dict[str, float] = {}
+        start = copy_to_run(small)
+        self.distances = {NONE: self.judge(start)}
+        self.kept = {NONE: start}
 
-    def best(self, how: str) -> tuple[nn.Module, str]:
+    def best(self, how: str, seed: int, progress: bool) -> str:
         """The closest of the networks that `how` asks for and the one as cut."""
-        start = copy_to_run(self.small)
-        self.distances[NONE] = self.judge(start)
-        kept: dict[str, nn.Module] = {NONE: start}
-
-        def consider(name: str, network: nn.Module) -> float:
-            apart = self.judge(network)
-            if apart < self.distances.get(name, math.inf):
-                self.distances[name], kept[name] = apart, network
-            return apart
-
-        def attempt(name: str, way: Callable[[nn.Module], None]) -> float:
-            network = copy_to_run(self.small)
-            way(network)
-            return consider(name, network)
-
-        ways = [(name, way) for name in self.asked for way in self._ways(name)]
-        apart: dict[str, list[float]] = {}
-        with Progress("repair", len(ways), self.progress) as bar:
-            for name, way in ways:
-                apart.setdefault(name, []).append(attempt(name, way))
+        # Without new statistics, and with such that follow the whole network's.
+        follows = (None, True) if self.renewal is not None else (None,)
+        ways = [(name, follow) for name in self.asked for follow in follows if name != STATISTICS or follow]
+        apart: dict[str, list[float]] = {name: [] for name in self.asked}
+        with Progress("repair", len(ways), progress) as bar:
+            for name, follow in ways:
+                apart[name].append(self._try(name, follow))
                 bar.advance(how=name, distance=f"{apart[name][-1]:.3g}")
-        order = sorted(kept, key=lambda name: self.distances[name])
-        if len(tried := apart.get(order[0], [])) == 2 and tried[1] >= tried[0] > _FAR:
+        best = self._order()[0]
+        if len(tried := apart.get(best, [])) == 2 and tried[1] >= tried[0] > _FAR:
             # Statistics that follow the whole network's did not help: so little is left of it that the images' own may.
-            attempt(order[0], self._way(order[0], False))
+            self._try(best, False)
         if how == DISTIL:
             images = together(self.fitted)
-            for manner in WAYS:
-                network = copy_to_run(kept[order[0]])
-                distil(self.whole, network, self.wiring, images, manner, self.seed, self.progress)
-                consider(DISTIL, network)
+            for rate in RATES:
+                network = copy_to_run(self.kept[best])
+                distil(self.whole, network, self.wiring, images, rate, seed, progress)
+                self._consider(DISTIL, network)
                 if self.renewal is not None:
                     network = copy_to_run(network)
                     self.renewal(network, self.plan)
-                    consider(DISTIL, network)
-            order = sorted(kept, key=lambda name: self.distances[name])
+                    self._consider(DISTIL, network)
         # Closer on images that were held back and farther on those that were fitted: chance.
-        as_cut = self.fit_judge(start)
-        name = next(name for name in order if name == NONE or self.fit_judge(kept[name]) <= as_cut)
+        as_cut = self.fit_judge(self.kept[NONE])
+        name = next(name for name in self._order() if name == NONE or self.fit_judge(self.kept[name]) <= as_cut)
         if name == NONE and how != AUTO:
             logger.warning("repair=%r makes this network no better, so it is left as it was cut", how)
-        if name == NONE:
-            return self.small, NONE
-        network = kept[name]
-        for (_, new), (_, old) in zip(network.named_modules(), self.small.named_modules(), strict=True):
-            new.training = old.training
-        return network, name
+        return name
 
-    def _ways(self, how: str) -> Iterator[Callable[[nn.Module], None]]:
-        """Functions that repair in place: without and with new statistics, where there are some."""
-        for follow in (None, True) if self.renewal is not None else (None,):
-            if how in (STAND_INS, REFIT) or (how == STATISTICS and follow):
-                yield self._way(how, follow)
+    def _order(self) -> list[str]:
+        return sorted(self.kept, key=lambda name: self.distances[name])
 
-    def _way(self, how: str, follow: bool | None) -> Callable[[nn.Module], None]:
-        """A repair with new statistics that follow the whole network's, that are the images' own, or without."""
-        known: dict[str, Callable[..., None]] = {STATISTICS: self._renew, STAND_INS: self._stand_in, REFIT: self._refit}
-        return functools.partial(known[how], follow)
+    def _try(self, name: str, follow: bool | None) -> float:
+        """Repair with new statistics that follow the whole network's, with the images' own, or without."""
+        network = copy_to_run(self.small)
+        if name == STAND_INS:
+            stand_in(self.whole, network, self.wiring.sites, self.moments)
+        if name == REFIT:
+            stand_in(self.whole, network, [site for site in self.wiring.sites if not site.patched], self.moments)
+            renewing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if self.renewal is not None and follow is not None:
+                numbers = range(len(self.renewal.batches))
+                renewing = self.renewal.renewing(network, self.plan.cuts, numbers, follow=follow)
+            refit(self.whole, network, self.wiring, self.seen, self.part, renewing)
+        elif self.renewal is not None and follow is not None:
+            self.renewal(network, self.plan, follow)
+        return self._consider(name, network)
 
-    def _renew(self, follow: bool, network: nn.Module) -> None:
-        assert self.renewal is not None
-        self.renewal(network, self.plan, follow)
-
-    def _stand_in(self, follow: bool | None, network: nn.Module) -> None:
-        stand_in(self.whole, network, self.wiring.sites, self.moments)
-        if follow is not None:
-            self._renew(follow, network)
-
-    def _refit(self, follow: bool | None, network: nn.Module) -> None:
-        others = [site for site in self.wiring.sites if site.cut and not site.patched]
-        if others:
-            stand_in(self.whole, network, others, self.moments)
-        renewing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self.renewal is not None and follow is not None:
-            numbers = range(len(self.renewal.batches))
-            renewing = self.renewal.renewing(network, self.plan.cuts, numbers, follow=follow)
-        refit(self.whole, network, self.wiring, self.seen, self.part, renewing)
-
-    def _room(self) -> int:
-        """Bytes that a refit may take."""
-        device = next(self.whole.parameters()).device
-        return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else _BYTES
-
-    def _at_once(self) -> list[Batch]:
-        """As many batches as one pass has room for."""
-        most = max(1, self._room() // (4 * 4 * max(1, self.wiring.numbers)))  # about four float32 tensors at a time
-        return self.fitted[: max(1, most // self.fitted[0].size)]
+    def _consider(self, name: str, network: nn.Module) -> float:
+        apart = self.judge(network)
+        if apart < self.distances.get(name, math.inf):
+            self.distances[name], self.kept[name] = apart, network
+        return apart
 
 
 def expand(whole: nn.Module, plan: Plan, small: nn.Module) -> nn.Module:
-    """The whole network with the small one's numbers wherever the plan keeps some: the plan cuts it to the small one.
-
-    Args:
-        whole: the network before the cut; it is not changed.
-        plan: what was cut of it.
-        small: what the plan made, with any weights.
-    """
+    """The whole network with the small one's numbers wherever the plan keeps some: it cuts it to the small one."""
     numbers = {name: tensor.detach() for name, tensor in named_tensors(unwrap(small))}
 
     def change(name: str, tensor: Tensor) -> Tensor:
         own = plan.cuts.get(name, {})
         result = tensor.clone()
-        positions = (own.get(dim, np.arange(size)) for dim, size in enumerate(tensor.shape))
-        result[tuple(torch.from_numpy(index).to(tensor.device) for index in np.ix_(*positions))] = numbers[name].to(
-            tensor.device
-        )
+        kept = np.ix_(*(own.get(dim, np.arange(size)) for dim, size in enumerate(tensor.shape)))
+        index = tuple(torch.from_numpy(part).to(tensor.device) for part in kept)
+        result[index] = numbers[name].to(tensor.device)
         return result
 
     return copy_with(unwrap(whole), change)

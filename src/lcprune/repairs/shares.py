@@ -34,12 +34,7 @@ _STEPS = 64  # in which the units of a group go, when their order is sought
 def lost_shares(quick: QuickRepair, graph: ChannelGraph, scores: Sequence[Floats]) -> list[Floats]:
     """For every group, the share that its readers lose with 0, 1, 2 ... of its best units left; the last is 0.
 
-    Where no reader of it was measured, it is the share of units.
-
-    Args:
-        quick: what was measured of the network.
-        graph: of it.
-        scores: of the units; higher ones stay longer.
+    Where no reader of it was measured, it is the share of units. Units with higher scores stay longer.
     """
     found = []
     for group, score in zip(graph.groups, scores, strict=True):
@@ -54,27 +49,17 @@ def least_lost(quick: QuickRepair, graph: ChannelGraph) -> list[tuple[Units, Flo
     """For every group, its units in the order in which its readers miss them least, and the share lost with each.
 
     Shares never fall: a unit counts for no less than those before it. None where no reader of the group was measured.
-
-    Args:
-        quick: what was measured of the network.
-        graph: of it.
     """
     return [_eliminated(readers, group.size) if (readers := _readers(quick, group)) else None for group in graph.groups]
 
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """A layer that reads a group.
+    """A layer that reads a group."""
 
-    Attributes:
-        spread: covariance of the channels that it reads of the group, unit after unit, with a little ridge.
-        gram: what a pair of them counts for in its outputs, W^T W.
-        own: how many channels belong to a unit.
-    """
-
-    spread: Tensor
-    gram: Tensor
-    own: int
+    spread: Tensor  # covariance of the channels that it reads of the group, unit after unit, with a little ridge
+    gram: Tensor  # what a pair of them counts for in its outputs, W^T W
+    own: int  # how many channels belong to a unit
 
     def lost(self, order: Units) -> Floats:
         """What outputs lose with every unit, given those before it in this order."""

@@ -7,7 +7,7 @@ Without a bias, S is not centred.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,48 +22,38 @@ RIDGE = 1e-4  # of the mean variance
 ROUNDING = 1e-10  # of the mean square: a smaller variance is nothing but rounding
 
 
-def stand_in(whole: nn.Module, small: nn.Module, sites: Sequence[Site], moments: Mapping[Run, Moments]) -> None:
-    """Give every layer that reads fewer channels its stand-ins, in place.
-
-    Args:
-        whole: the network before the cut.
-        small: the network as cut.
-        sites: layers of the two.
-        moments: of the whole network.
-    """
+def stand_in(whole: nn.Module, small: nn.Module, sites: Iterable[Site], moments: Mapping[Run, Moments]) -> None:
+    """Give every layer of the cut network that reads fewer channels its stand-ins, in place."""
     for site in sites:
-        if site.cut:
-            _repair(whole, small, site, *joined([moments[run] for run in site.runs]))
+        if site.cover is None:
+            continue
+        mean, second = joined([moments[run] for run in site.runs])
+        weight = left_rows(whole, site)
+        reads = weight.shape[2]
+        kept, gone = _kept_and_gone(site, reads)
+        centred = can_shift(small, site)
+        spread = second - torch.outer(mean, mean) if centred else second
+        own = spread[kept[:, :, None], kept[:, None, :]]  # (groups, kept, kept)
+        cross = spread[gone[:, :, None], kept[:, None, :]]
+        damp = ridge(own, RIDGE, second.diagonal()[kept].mean(1))
+        stand_ins = torch.linalg.solve(own + damp, cross.mT).mT  # (groups, gone, kept)
+        lost = _take(weight, gone % reads)
+        cut: Any = small.get_submodule(site.name)
+        write(cut, _take(weight, kept % reads) + torch.einsum("gout,gui->goit", lost, stand_ins))
+        if centred:
+            rest = mean[gone] - (stand_ins @ mean[kept][..., None])[..., 0]
+            shift(small, site, torch.einsum("gout,t,gu->go", lost, site.cover, rest).flatten())
 
 
-def _repair(whole: nn.Module, small: nn.Module, site: Site, mean: Tensor, second: Tensor) -> None:
-    layer: Any = whole.get_submodule(site.name)
-    cut: Any = small.get_submodule(site.name)
-    weight = left_rows(layer, site)
-    kept, gone = kept_and_gone(site, weight.shape[2])
-    centred = can_shift(small, site)
-    spread = second - torch.outer(mean, mean) if centred else second
-    own = spread[kept[:, :, None], kept[:, None, :]]  # (groups, kept, kept)
-    cross = spread[gone[:, :, None], kept[:, None, :]]
-    damp = ridge(own, RIDGE, second.diagonal()[kept].mean(1))
-    stand_ins = torch.linalg.solve(own + damp, cross.mT).mT  # (groups, gone, kept)
-    reads = weight.shape[2]
-    lost = take(weight, gone % reads)
-    write(cut, take(weight, kept % reads) + torch.einsum("gout,gui->goit", lost, stand_ins))
-    if centred:
-        rest = mean[gone] - (stand_ins @ mean[kept][..., None])[..., 0]
-        assert site.cover is not None
-        shift(small, site, torch.einsum("gout,t,gu->go", lost, site.cover, rest).flatten())
-
-
-def left_rows(layer: nn.Module, site: Site) -> Tensor:
+def left_rows(whole: nn.Module, site: Site) -> Tensor:
     """Of the whole layer's matrix the outputs that stay, by the groups that are left."""
-    weight = matrix(layer, site.columns.taps)  # type: ignore[arg-type]
+    layer: Any = whole.get_submodule(site.name)
+    weight = matrix(layer, site.columns.taps)
     outputs = site.columns.outputs.to(weight.device)
     return weight.flatten(0, 1)[outputs].unflatten(0, (len(site.columns.source), -1))
 
 
-def kept_and_gone(site: Site, reads: int) -> tuple[Tensor, Tensor]:
+def _kept_and_gone(site: Site, reads: int) -> tuple[Tensor, Tensor]:
     """Channels that each group still reads and those that it no longer does, counted in the whole input."""
     source, kept = site.columns.source, site.columns.inputs
     every = source[:, None] * reads + torch.arange(reads)
@@ -71,7 +61,7 @@ def kept_and_gone(site: Site, reads: int) -> tuple[Tensor, Tensor]:
     return kept, gone
 
 
-def take(weight: Tensor, inputs: Tensor) -> Tensor:
+def _take(weight: Tensor, inputs: Tensor) -> Tensor:
     """Of every group's matrix (outputs, inputs, taps), some inputs of its own."""
     index = inputs.to(weight.device)[:, None, :, None].expand(-1, weight.shape[1], -1, weight.shape[3])
     return weight.gather(2, index)
@@ -92,11 +82,9 @@ def can_shift(small: nn.Module, site: Site) -> bool:
 @torch.no_grad()
 def shift(small: nn.Module, site: Site, by: Tensor) -> None:
     """Add a constant to what a layer gives: by its bias, or by the mean that the batch norm behind it subtracts."""
-    bias = small.get_submodule(site.name).bias
-    if isinstance(bias, Tensor):
+    bias: Any = small.get_submodule(site.name).bias
+    if bias is not None:
         bias += by.to(bias.dtype)
-    else:
-        assert site.norm is not None
-        mean = small.get_submodule(site.norm).running_mean
-        assert isinstance(mean, Tensor)
+    elif site.norm is not None:
+        mean: Any = small.get_submodule(site.norm).running_mean
         mean -= by.to(mean.dtype)

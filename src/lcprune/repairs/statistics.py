@@ -20,50 +20,51 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lcprune.batches import Batch, call
 from lcprune.plan import Plan
+from lcprune.repairs.watch import listening
 
-Rows = tuple[Tensor, Tensor]  # (images, channels) mean and mean square of what a norm reads, less the mean it keeps
+Pair = tuple[Tensor, Tensor]  # of every channel, for every image or for all: mean and mean square, or variance
 
 _KNOWN = 1e-3  # of the variance: where images show less than this, both networks are taken to agree
 _TINY = 1e-18  # of channels that never vary
 
 
-def statistics_of(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+def statistics_of(model: nn.Module) -> dict[str, Any]:
     """The batch norms of a network that keep statistics."""
-    return [*_norms(model).values()]
+    norms = ((name, module) for name, module in model.named_modules() if isinstance(module, _BatchNorm))
+    return {name: norm for name, norm in norms if norm.running_mean is not None}
 
 
 class Renewal:
-    """New statistics for every cut of one network.
+    """New statistics for every cut of one network, told from some images.
 
-    Args:
-        whole: the network before any cut; it is not changed.
-        batches: the images.
+    The whole network is not changed, and all runs in evaluation mode.
     """
 
     def __init__(self, whole: nn.Module, batches: Sequence[Batch]) -> None:
         self.batches = batches
-        norms = _norms(whole)
-        self._kept = {
-            name: (m.running_mean.float().clone(), m.running_var.float().clone()) for name, m in norms.items()
-        }
-        self._read: list[dict[str, list[Rows]]] = []  # by the runs of each norm, batch by batch
-        for batch in batches:
-            with _hooked(whole, self._note), torch.no_grad():
+        norms = statistics_of(whole)
+        kept = ((name, norm.running_mean, norm.running_var) for name, norm in norms.items())
+        self._kept = {name: (mean.float().clone(), variance.float().clone()) for name, mean, variance in kept}
+        self._read: list[dict[str, list[Pair]]] = []  # by the runs of each norm, batch by batch
+
+        def note(name: str, norm: Any, args: tuple[Tensor, ...]) -> None:
+            self._read[-1].setdefault(name, []).append(_rows(args[0], norm.running_mean))
+
+        with listening(whole, norms, note, before=True), torch.no_grad():
+            for batch in batches:
                 self._read.append({})
                 call(whole, batch.inputs)
 
     def __call__(self, small: nn.Module, plan: Plan, follow: bool = True) -> None:
-        """Renew the statistics of a cut network, in place; all runs in evaluation mode, and all batches count alike.
+        """Renew the statistics of a cut network, in place; all batches count alike.
 
-        Args:
-            small: the network.
-            plan: that it was cut by.
-            follow: take off what the images have by chance; else the statistics are the images' own.
+        With `follow`, what the images have by chance is taken off; else the statistics are the images' own.
         """
-        found: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        found: dict[str, list[Pair]] = {}
         for number, batch in enumerate(self.batches):
             with self.renewing(small, plan.cuts, [number], found, follow), torch.no_grad():
                 call(small.eval(), batch.inputs)
@@ -79,7 +80,7 @@ class Renewal:
         small: nn.Module,
         cuts: Mapping[str, Mapping[int, Any]],
         numbers: Sequence[int],
-        found: dict[str, list[tuple[Tensor, Tensor]]] | None = None,
+        found: dict[str, list[Pair]] | None = None,
         follow: bool = True,
     ) -> Iterator[None]:
         """While the cut network runs: every norm takes new statistics just before it uses them.
@@ -91,9 +92,9 @@ class Renewal:
             found: gets mean and variance of every norm.
             follow: as when called.
         """
-        read: dict[str, list[tuple[Rows, Rows]]] = {}
+        read: dict[str, list[tuple[Pair, Pair]]] = {}
 
-        def renew(norm: Any, name: str, values: Tensor) -> None:
+        def renew(name: str, norm: Any, args: tuple[Tensor, ...]) -> None:
             heard = [self._read[number].get(name, []) for number in numbers]
             runs = [_joined(parts) for parts in zip(*heard, strict=False)]
             pairs = read.setdefault(name, [])
@@ -101,40 +102,35 @@ class Renewal:
                 return  # it runs more often than in the whole network
             left: Any = cuts.get(f"{name}.running_mean", {}).get(0, slice(None))
             mean, variance = (kept[left] for kept in self._kept[name])
-            first, second = (part[: len(values)][:, left] for part in runs[len(pairs)])
-            pairs.append(((first, second), _rows(values[: len(first)], mean)))
+            first, second = (part[: len(args[0])][:, left] for part in runs[len(pairs)])
+            pairs.append(((first, second), _rows(args[0][: len(first)], mean)))
             if len(pairs) < len(runs):
                 return  # a norm that runs again has the statistics of all its runs
             whole, own = (_joined(parts) for parts in zip(*pairs, strict=True))
-            new = _estimate(mean, variance, whole, own) if follow else _plain(mean, own)
+            new = _estimate(mean, variance, whole, own, follow)
             norm.running_mean.copy_(new[0])
             norm.running_var.copy_(new[1])
             if found is not None:
                 found.setdefault(name, []).append(new)
 
-        with _hooked(small, renew):
+        with listening(small, statistics_of(small), renew, before=True):
             yield
 
-    def _note(self, norm: Any, name: str, values: Tensor) -> None:
-        self._read[-1].setdefault(name, []).append(_rows(values, norm.running_mean))
 
-
-def _joined(parts: Sequence[Rows]) -> Rows:
+def _joined(parts: Sequence[Pair]) -> Pair:
     first, second = zip(*parts, strict=True)
     return torch.cat(first), torch.cat(second)
 
 
-def _estimate(mean: Tensor, variance: Tensor, whole: Rows, own: Rows) -> tuple[Tensor, Tensor]:
-    """Mean and variance of what a norm of the cut network reads, of all images.
+def _estimate(mean: Tensor, variance: Tensor, whole: Pair, own: Pair, follow: bool) -> Pair:
+    """Mean and variance of what a norm of the cut network reads: of all images, or without `follow` of these few.
 
-    Args:
-        mean: that the whole network keeps.
-        variance: likewise.
-        whole: what it reads on a few images.
-        own: what the cut network reads on them.
+    The whole network keeps `mean` and `variance`. On the few images it reads `whole`, and the cut network `own`.
     """
     ours, squares = (part.mean(0) for part in own)
     spread = squares - ours.square()
+    if not follow:
+        return mean + ours, spread.clamp(min=0)
     theirs, their_squares = (part.mean(0) for part in whole)
     little = _KNOWN * variance + _TINY
     follows = _slope(own[0] - ours, whole[0] - theirs, little)
@@ -144,19 +140,14 @@ def _estimate(mean: Tensor, variance: Tensor, whole: Rows, own: Rows) -> tuple[T
     return mean + ours - follows * theirs, renewed.clamp(min=0)
 
 
-def _plain(mean: Tensor, own: Rows) -> tuple[Tensor, Tensor]:
-    """Mean and variance of what a norm reads on a few images."""
-    ours, squares = (part.mean(0) for part in own)
-    return mean + ours, (squares - ours.square()).clamp(min=0)
-
-
 def _slope(ours: Tensor, theirs: Tensor, little: Tensor | float) -> Tensor:
     """By how much one network's channels change from image to image where the other's change by one."""
     slope: Tensor = ((ours * theirs).mean(0) + little) / (theirs.square().mean(0) + little)
     return slope.clamp(0, 1)
 
 
-def _rows(values: Tensor, around: Tensor) -> Rows:
+def _rows(values: Tensor, around: Tensor) -> Pair:
+    """(images, channels) mean and mean square of what a norm reads, less the mean that it keeps."""
     places = [*range(2, values.ndim)]
     values = values.float() - around.view(-1, *[1] * len(places))
     if not places:
@@ -166,26 +157,6 @@ def _rows(values: Tensor, around: Tensor) -> Rows:
     return values.mean(places), squares
 
 
-def _norms(model: nn.Module) -> dict[str, Any]:
-    kind = nn.modules.batchnorm._BatchNorm
-    return {name: m for name, m in model.named_modules() if isinstance(m, kind) and m.running_mean is not None}
-
-
-@contextlib.contextmanager
-def _hooked(model: nn.Module, look: Any) -> Iterator[None]:
-    """While a network runs: `look(norm, name, values)` before every run of a norm."""
-
-    def hook(name: str) -> Any:
-        return lambda norm, args: look(norm, name, args[0])
-
-    handles = [norm.register_forward_pre_hook(hook(name)) for name, norm in _norms(model).items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 @torch.no_grad()
 def renew_statistics(model: nn.Module, batches: Sequence[Batch]) -> None:
     """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode.
@@ -193,7 +164,7 @@ def renew_statistics(model: nn.Module, batches: Sequence[Batch]) -> None:
     Every batch counts the same, so a last one of no more than half their size is left out: it would weigh too much, and
     one image may have no variance at all.
     """
-    norms = statistics_of(model)
+    norms = statistics_of(model).values()
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]

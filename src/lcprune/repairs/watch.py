@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import operator
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from lcprune.batches import call
-from lcprune.repairs.layers import Layer, is_layer, is_plain, is_transposed
+from lcprune.graph.outputs import leaves, tensors
+from lcprune.repairs.layers import Layer, is_plain, is_transposed, layers_of, size_of
 
 Run = tuple[str, int]  # a layer's name, and which of its runs in one pass
 Beside = tuple[str, bool]  # a module's name, and whether it is what the module reads; else what it gives
@@ -30,78 +33,79 @@ _SUMS = {_ATEN.add.Tensor, _ATEN.add_.Tensor}
 _PRODUCTS = {_ATEN.convolution.default, _ATEN.mm.default, _ATEN.bmm.default, _ATEN.t.default, _ATEN.transpose.int}
 
 
-def sizes_in(model: nn.Module, inputs: Any) -> dict[str, tuple[int, ...]]:
-    """Of what the layers of a network read: images first, then all but channels."""
-    found: dict[str, tuple[int, ...]] = {}
+@contextlib.contextmanager
+def listening(
+    model: nn.Module, names: Iterable[str], note: Callable[..., None], before: bool = False
+) -> Iterator[None]:
+    """While a network runs: `note(name, module, args, output)` after every run of these modules.
 
-    def hook(name: str) -> Any:
-        def note(layer: Layer, args: tuple[Any, ...]) -> None:
-            if args and isinstance(args[0], Tensor):
-                found[name] = _size(layer, args[0])
+    With `before`, it is `note(name, module, args)` before every run.
+    """
+    handles = []
+    for name in names:
+        module = model.get_submodule(name)
+        listen = module.register_forward_pre_hook if before else module.register_forward_hook
+        handles.append(listen(functools.partial(note, name)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
-        return note
 
-    for name, module in model.eval().named_modules():
-        if is_layer(module):
-            module.register_forward_pre_hook(hook(name))
-    with torch.no_grad():
-        call(model, inputs)
-    return found
+@dataclass(eq=False)
+class Seen:
+    """What is known of a module."""
+
+    runs: list[Run] = field(default_factory=list)  # of a layer, each as the first one that reads the very same tensor
+    size: tuple[int, ...] = ()  # of what a layer reads: images first, then all but channels
+    places: int = 1  # of a channel, for linear layers behind a flatten
+    odd: bool = False  # a layer with a forward of its own
+    why: str | None = None  # a layer cannot be repaired, if so
+    times: int = 0  # that it ran
+    began: int = 0  # when it did last
+    reads: int = 0  # operators that read what it gave
+    norm: str | None = None  # the batch norm that read what it gave last
+    behind: str | None = None  # who gave what it read, if it is a batch norm
+    # What it gives was added to something: who gave the one, when the other was written to, as what that was noted.
+    sum: tuple[str, int, list[tuple[int, Beside]]] | None = None
 
 
-def _size(layer: Layer, inputs: Tensor) -> tuple[int, ...]:
-    return (*inputs.shape[:-1],) if isinstance(layer, nn.Linear) else (len(inputs), *inputs.shape[2:])
+@dataclass(eq=False)
+class _Known:
+    """What is known of a tensor, which is kept alive: tensors are told apart by where they lie."""
+
+    tensor: Tensor
+    giver: str | None = None  # the layer or batch norm that gave it, unless it was written over
+    places: int = 1  # of a channel, behind a flatten
+    written: int = 0  # when it was
+    noted: list[tuple[int, Beside]] = field(default_factory=list)  # when, and as what
 
 
 class Watch(TorchDispatchMode):
-    """Notes what layers read, and who reads what they give."""
+    """Notes what layers read, and who reads what they give, while a network in evaluation mode runs on a few images."""
 
-    def __init__(self, model: nn.Module, layers: Mapping[str, Layer]) -> None:
+    def __init__(self, model: nn.Module, inputs: Any) -> None:
         super().__init__()
-        self.layers = layers
-        self.modules = dict(model.named_modules())
-        self.norms = {name: module for name, module in self.modules.items() if isinstance(module, _BatchNorm)}
-        self.order: list[str] = []
-        self.count: Counter[str] = Counter()
-        self.same: dict[Run, Run] = {}
-        self.reasons: dict[str, str] = {}
-        self.odd: set[str] = set()  # layers with a forward of their own
-        self.sizes: dict[str, tuple[int, ...]] = {}
-        self.places: dict[str, int] = {}  # of a channel, for linear layers behind a flatten
-        self.numbers = 0
-        self.multiplied: set[int] = set()  # what products take
-        self._inside: list[str] = []
-        self._owners = {id(own): name for name, layer in layers.items() for own in layer._parameters.values()}
-        self._alive: list[Tensor] = []  # tensors are told apart by where they lie, so none may be freed
+        self.layers = layers_of(model)
+        self.names = {id(tensor): name for name, tensor in model.named_parameters()}
+        self.order: dict[str, int] = {}  # layers that run -> their places
+        self.numbers = 0  # the most that one image takes between two layers
+        self.multiplied: set[str] = set()  # parameters that products take
+        modules = dict(model.named_modules())
+        self.seen = {name: Seen() for name in modules}
+        self._norms = {name: module for name, module in modules.items() if isinstance(module, _BatchNorm)}
+        self._owners = {id(own): name for name, layer in self.layers.items() for own in layer._parameters.values()}
+        self._tensors: dict[int, _Known] = {}
         self._first: dict[tuple[Any, ...], Run] = {}
-        self._made: dict[int, str] = {}
-        self._flat: dict[int, int] = {}
-        self._reads: Counter[str] = Counter()
-        self._norm_of: dict[str, str] = {}
-        self._norm_runs: Counter[str] = Counter()
+        self._inside: list[str] = []
         self._clock = 0  # operators so far
         self._looking = False  # what runs now is not the network
-        self._began: dict[str, int] = {}
-        self._written: dict[int, int] = {}
-        self._module_runs: Counter[str] = Counter()
-        self._noted: dict[int, list[tuple[int, Beside]]] = {}
-        self._sums: dict[str, tuple[str, int, list[tuple[int, Beside]]]] = {}
-
-    def __enter__(self) -> Any:
-        self._handles = [
-            *(module.register_forward_pre_hook(self._reading_hook(name)) for name, module in self.modules.items()),
-            *(layer.register_forward_pre_hook(self._before_hook(name)) for name, layer in self.layers.items()),
-            *(layer.register_forward_hook(self._layer_hook(name)) for name, layer in self.layers.items()),
-            *(norm.register_forward_pre_hook(self._norm_hook(name)) for name, norm in self.norms.items()),
-            *(module.register_forward_hook(self._giving_hook(name)) for name, module in self.modules.items()),
-        ]
-        return super().__enter__()
-
-    def __exit__(self, *args: Any) -> None:
-        super().__exit__(*args)
-        for handle in self._handles:
-            handle.remove()
-        self._alive.clear()
+        hooks = listening(model, modules, self._before, before=True), listening(model, modules, self._after)
+        with torch.no_grad(), hooks[0], hooks[1], self:
+            for output in tensors(leaves(call(model, inputs))):
+                self._read(output)
+        self._tensors.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._looking:
@@ -109,77 +113,82 @@ class Watch(TorchDispatchMode):
         for value in tree_iter((args, kwargs)):
             if not isinstance(value, Tensor):
                 continue
-            if id(value) in self._made:
-                self._reads[self._made[id(value)]] += 1
+            self._read(value)
             if (owner := self._owners.get(id(value))) is not None and owner not in self._inside:
-                self.reasons[owner] = OUTSIDE
-            if func in _PRODUCTS:
-                self.multiplied.add(id(value))
+                self.seen[owner].why = OUTSIDE
+            if func in _PRODUCTS and id(value) in self.names:
+                self.multiplied.add(self.names[id(value)])
         if func in _SUMS and not kwargs and isinstance(args[1], Tensor) and args[0].shape == args[1].shape:
             self._note_sum(args[0], args[1])
         self._clock += 1
-        if args and _writes(func):
-            self._written[id(args[0])] = self._clock
-            self._made.pop(id(args[0]), None)  # no longer what the layer gave
+        if args and _writes(func) and (known := self._tensors.get(id(args[0]))):
+            known.written, known.giver = self._clock, None
         result = func(*args, **(kwargs or {}))
         if func in _RESHAPES and result.ndim == 2 < args[0].ndim and len(result) == len(args[0]):
-            self._alive.append(result)
-            self._flat[id(result)] = math.prod(args[0].shape[2:])
+            self._know(result).places = math.prod(args[0].shape[2:])
         return result
-
-    def given_out(self, outputs: list[Tensor]) -> None:
-        """What the network returns is read, too."""
-        self._reads.update(self._made[id(output)] for output in outputs if id(output) in self._made)
 
     def norm(self, name: str) -> str | None:
         """The batch norm that alone reads what a layer gives; both run once."""
-        norm = self._norm_of.get(name)
-        if norm is None or not self._reads[name] == self.count[name] == self._norm_runs[norm] == 1:
+        seen = self.seen[name]
+        norm = seen.norm
+        if norm is None or not seen.reads == len(seen.runs) == self.seen[norm].times == 1:
             return None
-        return norm if isinstance(self.norms[norm].running_mean, Tensor) else None
+        return norm if isinstance(self._norms[norm].running_mean, Tensor) else None
 
     def beside(self, name: str) -> Beside | None:
         """What is added to what a layer gives, or to its batch norm's, and to nothing else; known before it runs."""
-        last = self.norm(name) or name
-        if name not in self._sums or not self._reads[last] == self.count[name] == 1:
+        seen, last = self.seen[name], self.norm(name) or name
+        if seen.sum is None or not self.seen[last].reads == len(seen.runs) == 1:
             return None
-        given, written, noted = self._sums[name]
-        began = self._began[name]
-        if given != last or written > began:
+        giver, written, noted = seen.sum
+        if giver != last or written > seen.began:
             return None
-        known = (beside for clock, beside in noted if clock <= began and self._module_runs[beside[0]] == 1)
+        known = (beside for clock, beside in noted if clock <= seen.began and self.seen[beside[0]].times == 1)
         return next(known, None)
+
+    def _know(self, tensor: Tensor) -> _Known:
+        return self._tensors.setdefault(id(tensor), _Known(tensor))
+
+    def _read(self, tensor: Tensor) -> None:
+        if (known := self._tensors.get(id(tensor))) and known.giver is not None:
+            self.seen[known.giver].reads += 1
 
     def _note_sum(self, first: Tensor, second: Tensor) -> None:
         """Of two that are added, the one whose layer runs later may make up for the other."""
-        layers = {norm: layer for layer, norm in self._norm_of.items()}
         found = []
         for own, other in ((first, second), (second, first)):
-            given = self._made.get(id(own), "")
-            layer = layers.get(given, given)
-            if layer in self.layers:
-                found.append((self._began[layer], layer, given, other))
+            known = self._tensors.get(id(own))
+            if known is not None and known.giver is not None:
+                layer = self.seen[known.giver].behind or known.giver
+                if layer in self.layers:
+                    found.append((self.seen[layer].began, layer, known.giver, other))
         if found:
-            _, layer, given, other = max(found, key=lambda item: item[0])
-            self._sums[layer] = (given, self._written.get(id(other), 0), list(self._noted.get(id(other), [])))
+            _, layer, giver, other = max(found, key=lambda item: item[0])
+            beside = self._tensors.get(id(other), _Known(other))
+            self.seen[layer].sum = giver, beside.written, [*beside.noted]
 
-    def _reading_hook(self, name: str) -> Any:
-        def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-            self._module_runs[name] += 1
-            self._began[name] = self._clock
-            if args and isinstance(args[0], Tensor):
-                self._note(args[0], (name, True))
+    def _before(self, name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+        seen = self.seen[name]
+        seen.times += 1
+        seen.began = self._clock
+        if name in self.layers:
+            self._inside.append(name)
+        if args and isinstance(args[0], Tensor):
+            known = self._know(args[0])
+            known.noted.append((self._clock, (name, True)))
+            if name in self._norms and known.giver is not None:
+                self.seen[known.giver].norm, seen.behind = name, known.giver
 
-        return note
-
-    def _giving_hook(self, name: str) -> Any:
-        def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if isinstance(output, Tensor):
-                self._note(output, (name, False))
-                if name in self.norms and self._only_normalises(module, args, output):
-                    self._made[id(output)] = name
-
-        return note
+    def _after(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if name in self.layers:
+            self._look_at(name, self.layers[name], args, output)
+            del self._inside[self._inside.index(name) :]
+        if isinstance(output, Tensor):
+            known = self._know(output)
+            known.noted.append((self._clock, (name, False)))
+            if name in self._norms and self._only_normalises(module, args, output):
+                known.giver = name
 
     def _only_normalises(self, norm: Any, args: tuple[Any, ...], output: Tensor) -> bool:
         """Whether a batch norm gives what PyTorch's own gives: some have an activation in them."""
@@ -189,54 +198,25 @@ class Watch(TorchDispatchMode):
         finally:
             self._looking = False
 
-    def _note(self, tensor: Tensor, beside: Beside) -> None:
-        self._alive.append(tensor)
-        self._noted.setdefault(id(tensor), []).append((self._clock, beside))
-
-    def _before_hook(self, name: str) -> Any:
-        def note(layer: Layer, args: tuple[Any, ...]) -> None:
-            self._inside.append(name)
-
-        return note
-
-    def _layer_hook(self, name: str) -> Any:
-        def note(layer: Layer, args: tuple[Any, ...], output: Any) -> None:
-            look_at(layer, args, output)
-            del self._inside[self._inside.index(name) :]
-
-        def look_at(layer: Layer, args: tuple[Any, ...], output: Any) -> None:
-            inputs = args[0] if args and isinstance(args[0], Tensor) else None
-            least = 2 if isinstance(layer, nn.Linear) else len(layer.kernel_size) + 2
-            if inputs is None or not isinstance(output, Tensor) or inputs.ndim < least:
-                self.reasons[name] = "it is not called with one batch of images"
-                return
-            self.order += [name] if name not in self.order else []
-            number = self.count[name]
-            self.count[name] += 1
-            self._alive += [inputs, output]
-            self.numbers = max(self.numbers, (inputs.numel() + output.numel()) // len(inputs))
-            linear = isinstance(layer, nn.Linear)
-            version = 0 if inputs.is_inference() else _version_of(inputs)
-            where = (linear, inputs.data_ptr(), inputs.shape, inputs.stride(), version)
-            self.same[name, number] = self._first.setdefault(where, (name, number))
-            self.sizes[name] = _size(layer, inputs)
-            self.places[name] = self._flat.get(id(inputs), 1)
-            if not linear or output.ndim == 2:  # of others, batch norms see something else as channels
-                self._made[id(output)] = name
-            if not is_plain(layer):
-                self.odd.add(name)
-                if not _multiplies(layer, inputs):
-                    self.reasons[name] = f"a {type(layer).__name__} does more than to multiply with its weight"
-
-        return note
-
-    def _norm_hook(self, name: str) -> Any:
-        def note(norm: nn.Module, args: tuple[Any, ...]) -> None:
-            self._norm_runs[name] += 1
-            if args and id(args[0]) in self._made:
-                self._norm_of[self._made[id(args[0])]] = name
-
-        return note
+    def _look_at(self, name: str, layer: Layer, args: tuple[Any, ...], output: Any) -> None:
+        seen, linear = self.seen[name], isinstance(layer, nn.Linear)
+        inputs = args[0] if args and isinstance(args[0], Tensor) else None
+        least = 2 if isinstance(layer, nn.Linear) else len(layer.kernel_size) + 2
+        if inputs is None or not isinstance(output, Tensor) or inputs.ndim < least:
+            seen.why = "it is not called with one batch of images"
+            return
+        self.order.setdefault(name, len(self.order))
+        self.numbers = max(self.numbers, (inputs.numel() + output.numel()) // len(inputs))
+        version = 0 if inputs.is_inference() else _version_of(inputs)
+        where = (linear, inputs.data_ptr(), inputs.shape, inputs.stride(), version)
+        seen.runs.append(self._first.setdefault(where, (name, len(seen.runs))))
+        seen.size, seen.places = size_of(layer, inputs), self._know(inputs).places
+        if not linear or output.ndim == 2:  # of others, batch norms see something else as channels
+            self._know(output).giver = name
+        if not is_plain(layer):
+            seen.odd = True
+            if not _multiplies(layer, inputs):
+                seen.why = f"a {type(layer).__name__} does more than to multiply with its weight"
 
 
 def _writes(func: Any) -> bool:
