@@ -3,12 +3,14 @@
     python benchmarks/repair.py train --network mobilenetv2 --data cifar10.npz --weights runs/repair
     python benchmarks/repair.py measure --network resnet56 --data cifar10.npz --weights benchmarks/paper/baselines
     python benchmarks/repair.py images --network resnet56 --data cifar10.npz --weights benchmarks/paper/baselines
+    python benchmarks/repair.py relus --network resnet56 --data cifar10.npz --weights benchmarks/paper/baselines
     python benchmarks/repair.py tune --network resnet56 --data cifar10.npz --weights benchmarks/paper/baselines
     python benchmarks/repair.py show
 
 `train` makes a network on 45,000 images. `measure` cuts it to four limits by three methods with three seeds and repairs
-each cut in every way; `images` repairs with more and fewer images; `tune` tunes from each start. Each of them adds its
-rows to benchmarks/results/repair.json as soon as it has them. `show` prints the tables of docs/repair.md.
+each cut in every way; `images` repairs with more and fewer images; `relus` refits with and without a look at what ReLUs
+let through; `tune` tunes from each start. Each of them adds its rows to benchmarks/results/repair.json as soon as it
+has them. `show` prints the tables of docs/repair.md.
 
 The first seed repairs in each closed form, the others in the one that `auto` takes. Images for search and repair are
 training images; no labels are used, but for --loss labels. Accuracies are those of the test images, or with --split
@@ -24,6 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import lcprune
 from lcprune import data, models, tune
 from lcprune.files import write_json
-from lcprune.repairs import mend
+from lcprune.repairs import mend, refit
 from lcprune.tune.checkpoint import save_weights
 
 RESULTS = Path(__file__).parent / "results" / "repair.json"
@@ -165,6 +168,32 @@ def count_images(options: argparse.Namespace) -> None:
                 add(options, "images", [row | entry for entry in found])
 
 
+def relus(options: argparse.Namespace) -> None:
+    """Three methods at three limits, refitted as if there were no ReLUs, and as it is."""
+    model, dataset = opened(options)
+    graph = lcprune.trace(model, models.example_input(options.network).to(options.device))
+    pool = options.candidates // 5
+    search = lcprune.LcP(lcprune.Search(pool=pool, iterations=options.candidates - pool))
+    rounds = refit.ROUNDS
+    for seed in options.seeds:
+        batches = list(dataset.batches("train", 128, limit=options.images, seed=seed, device=options.device))
+        samples = [(image, ()) for inputs, _ in batches for image in inputs]
+        for method, limit in product(options.methods, ("50%", "30%", "20%")):
+            chosen = search if method == "lcp" else method
+            plan = lcprune.prune(
+                graph, macs=limit, method=chosen, data=batches, seed=seed, repair="none", progress=False
+            ).plan
+            row = {"network": options.network, "method": method, "limit": limit, "seed": seed}
+            row |= {"candidates": options.candidates} if method == "lcp" else {}
+            for refit.ROUNDS in (0, rounds):
+                network, done = mend(
+                    model, plan, plan.apply(model), samples, "refit", images=options.images, classes=True, seed=seed
+                )
+                entry = {"relus": refit.ROUNDS > 0, "accuracy": accuracy(network, dataset, options)}
+                entry |= {"distance": done.distances.get(done.how), "seconds": done.seconds, "images": done.images}
+                add(options, "relus", [row | entry])
+
+
 def tuned(options: argparse.Namespace) -> None:
     """Naive pruning at two limits, tuned for 20 epochs from every start, as one fleet."""
     model, dataset = opened(options)
@@ -231,6 +260,13 @@ def show(options: argparse.Namespace) -> None:
         for how in ("statistics", "stand-ins", "refit"):
             cells = [_cell(stored["images"], network=name, limit=limit, how=how, drawn=count) for count in COUNTS]
             print(f"| {name}, {limit} | {how} | " + " | ".join(cells) + " |")
+    print("\n| network, MACs | method | every output counts | what ReLUs let through counts |\n|---|---|---|---|")
+    for name, limit, method in dict.fromkeys(
+        (row["network"], row["limit"], row["method"]) for row in stored.get("relus", [])
+    ):
+        same = {"network": name, "limit": limit, "method": method}
+        cells = [_cell(stored["relus"], **same, relus=relus) for relus in (False, True)]
+        print(f"| {name}, {limit} | {method} | " + " | ".join(cells) + " |")
     print("\n| network, MACs | start | before | after 20 epochs |\n|---|---|---|---|")
     for name, limit, how in dict.fromkeys(
         (row["network"], row["limit"], row["start"]) for row in stored.get("tune", [])
@@ -260,7 +296,7 @@ def mean(rows: Sequence[dict[str, Any]], key: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["train", "measure", "images", "tune", "show"])
+    parser.add_argument("what", choices=["train", "measure", "images", "relus", "tune", "show"])
     parser.add_argument("--network", default="resnet56")
     parser.add_argument("--data", help="CIFAR-10: an npz file or the folder of its batches")
     parser.add_argument("--weights", type=Path, help="folder with NETWORK-*.safetensors")
@@ -279,7 +315,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    work = {"train": train, "measure": measure, "images": count_images, "tune": tuned, "show": show}
+    work = {"train": train, "measure": measure, "images": count_images, "relus": relus}
+    work |= {"tune": tuned, "show": show}
     work[options.what](options)
 
 

@@ -7,12 +7,17 @@ ridge that pulls towards the first step's weight.
 
 Where something is added to what a layer gives, as in residual blocks, the sum counts: the layer is fitted to what makes
 up for the other part, too, which has changed by then.
+
+Where a ReLU alone reads that, only what it lets through counts: of outputs that should be below zero, those that are
+above it should be zero, and others are right as they are. So these targets are moved to what the last fit gave, or to
+zero, and the layer is fitted again, a few times.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +30,8 @@ from lcprune.repairs.moments import doubt
 from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
 from lcprune.repairs.watch import listening
 from lcprune.repairs.wiring import Site, Wiring
+
+ROUNDS = 3  # of fits to moved targets
 
 _PLACES = 32  # of a feature map, at most
 _CHANNEL_RIDGE, _CHANNEL_NOISE = 1e-3, 0.2  # of the mean square: always, and times the doubt
@@ -86,11 +93,11 @@ def refit(
     def fit(name: str, cut: Layer, args: tuple[Tensor, ...]) -> None:
         site, (before, wanted) = sites[name], seen[name]
         outputs = site.columns.outputs.to(wanted.device)
-        wanted = wanted[:, outputs]
+        wanted, added = wanted[:, outputs], wanted.new_zeros(1)
         if name in beside:
-            other = rows(cut, beside.pop(name), wanted.shape[2]).float()
-            wanted = wanted - other * _per_output(whole, site)[outputs]
-        _fit(whole, small, site, args[0], before, wanted)
+            added = rows(cut, beside.pop(name), wanted.shape[2]).float() * _per_output(whole, site)[outputs]
+            wanted = wanted - added
+        _fit(whole, small, site, args[0], before, wanted, counting(whole, site, added))
 
     with listening(small, sites, fit, before=True), renewing, _added(small, sites.values()) as beside:
         call(small, together(batches).inputs)
@@ -123,7 +130,37 @@ def _per_output(whole: nn.Module, site: Site) -> Tensor:
     return torch.where(able, 1 / torch.where(able, factor, 1.0), 0.0).float()[:, None]
 
 
-def _fit(whole: nn.Module, small: nn.Module, site: Site, given: Tensor, before: Tensor, wanted: Tensor) -> None:
+def counting(whole: nn.Module, site: Site, added: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Between which outputs of a layer the ReLU behind it tells a difference: least and most; None if there is none.
+
+    Args:
+        whole: the network before the cut.
+        site: where the layer is.
+        added: to the outputs that stay, counted as these are: (images, outputs, places), or a zero.
+    """
+    if site.bounds is None:
+        return None
+    outputs = site.columns.outputs.to(added.device)
+    per, mean, bias = _per_output(whole, site)[outputs], 0.0, 0.0
+    if site.norm is not None:
+        norm: Any = whole.get_submodule(site.norm)
+        mean = norm.running_mean[outputs, None].float()
+        bias = 0.0 if norm.bias is None else norm.bias[outputs, None].float()
+    low, high = ((bound - bias) * per + mean for bound in site.bounds)
+    able = per != 0
+    low, high = torch.where(able, low, -math.inf), torch.where(able, high, math.inf)
+    return torch.minimum(low, high) - added, torch.maximum(low, high) - added
+
+
+def _fit(
+    whole: nn.Module,
+    small: nn.Module,
+    site: Site,
+    given: Tensor,
+    before: Tensor,
+    wanted: Tensor,
+    counts: tuple[Tensor, Tensor] | None,
+) -> None:
     """Fit one layer.
 
     Args:
@@ -133,6 +170,7 @@ def _fit(whole: nn.Module, small: nn.Module, site: Site, given: Tensor, before: 
         given: what it is about to read.
         before: what it read in the whole network, at some places.
         wanted: of the outputs that stay, what it shall give, likewise.
+        counts: between which of them there is a difference, as `counting` says; None for all.
     """
     cut: Any = small.get_submodule(site.name)
     groups = len(site.columns.source)
@@ -157,24 +195,40 @@ def _fit(whole: nn.Module, small: nn.Module, site: Site, given: Tensor, before: 
     channels = torch.linalg.solve(own + damp, (cross + itself @ damp).mT).mT
     start = torch.einsum("gout,gui->goit", weight, channels)
     # By patches.
-    target = wanted.transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
+    goal = _by_rows(wanted, groups)
     patch = patches(cut, given, wanted.shape[2]).float().unflatten(1, (groups, -1)).transpose(0, 1).flatten(2)
     squares = patch.square().mean((1, 2)).double()
-    if centred:
-        patch, patch_mean = _centre(patch, 1)
-        target, target_mean = _centre(target, 1)
-    flat = start.flatten(2)
+    patch, patch_mean = _centre(patch, 1) if centred else (patch, torch.zeros_like(patch[:, :1]))
+    flat, mean = start.flatten(2), goal.mean(1, keepdim=True)
     if flat.shape[2] <= _WIDEST:
         gram = (patch.mT @ patch).double() / patch.shape[1]
-        error = (patch.mT @ (target - patch @ flat.float().mT)).double() / patch.shape[1]
         share = _PATCH_RIDGE + _PATCH_NOISE * doubt(gram.shape[1], len(given))
-        flat = flat + torch.linalg.solve(gram + ridge(gram, share, squares), error).mT
+        factors = torch.linalg.lu_factor(gram + ridge(gram, share, squares))
+        first, first_gives = flat, patch @ flat.float().mT
+
+        def fitted(target: Tensor) -> tuple[Tensor, Tensor]:
+            target, mean = _centre(target, 1) if centred else (target, torch.zeros_like(target[:, :1]))
+            error = (patch.mT @ (target - first_gives)).double() / patch.shape[1]
+            return first + torch.linalg.lu_solve(*factors, error).mT, mean
+
+        flat, mean = fitted(goal)
+        if counts is not None:
+            least, most = (_by_rows(end.expand_as(wanted), groups) for end in counts)
+            for _ in range(ROUNDS):
+                gives = patch @ flat.float().mT + mean
+                moved = torch.where(goal <= least, gives.minimum(least), goal)
+                flat, mean = fitted(torch.where(goal >= most, gives.maximum(most), moved))
     if not bool(flat.isfinite().all()):
         return
     write(cut, flat.reshape(start.shape))
     if centred:
-        offset = (target_mean.double() - patch_mean.double() @ flat.mT).flatten()
+        offset = (mean.double() - patch_mean.double() @ flat.mT).flatten()
         shift(small, site, offset if cut.bias is None else offset - cut.bias.double())
+
+
+def _by_rows(values: Tensor, groups: int) -> Tensor:
+    """(images, outputs, places) -> (groups, images * places, outputs of a group)."""
+    return values.transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
 
 
 def _alike(ours: Tensor, theirs: Tensor) -> bool:

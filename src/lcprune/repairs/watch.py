@@ -23,6 +23,7 @@ from lcprune.repairs.layers import Layer, is_plain, is_transposed, layers_of, si
 
 Run = tuple[str, int]  # a layer's name, and which of its runs in one pass
 Beside = tuple[str, bool]  # a module's name, and whether it is what the module reads; else what it gives
+Bounds = tuple[float, float]  # the least and the most that a ReLU or a clamp lets through
 
 OUTSIDE = "its weight is used outside of it, too"
 
@@ -30,6 +31,8 @@ _version_of = operator.attrgetter("_version")  # how often a tensor was written 
 _ATEN = torch.ops.aten
 _RESHAPES = {_ATEN.view.default, _ATEN._unsafe_view.default}
 _SUMS = {_ATEN.add.Tensor, _ATEN.add_.Tensor}
+_RELUS = {_ATEN.relu.default, _ATEN.relu_.default}
+_CLAMPS = {_ATEN.clamp.default, _ATEN.clamp_.default, _ATEN.hardtanh.default, _ATEN.hardtanh_.default}
 _PRODUCTS = {_ATEN.convolution.default, _ATEN.mm.default, _ATEN.bmm.default, _ATEN.t.default, _ATEN.transpose.int}
 
 
@@ -55,7 +58,7 @@ def listening(
 
 @dataclass(eq=False)
 class Seen:
-    """What is known of a module."""
+    """What is known of a module, or of the sum behind a layer."""
 
     runs: list[Run] = field(default_factory=list)  # of a layer, each as the first one that reads the very same tensor
     size: tuple[int, ...] = ()  # of what a layer reads: images first, then all but channels
@@ -65,6 +68,7 @@ class Seen:
     times: int = 0  # that it ran
     began: int = 0  # when it did last
     reads: int = 0  # operators that read what it gave
+    bounds: Bounds | None = None  # of the last of them, if that was a ReLU
     norm: str | None = None  # the batch norm that read what it gave last
     behind: str | None = None  # who gave what it read, if it is a batch norm
     # What it gives was added to something: who gave the one, when the other was written to, as what that was noted.
@@ -76,7 +80,7 @@ class _Known:
     """What is known of a tensor, which is kept alive: tensors are told apart by where they lie."""
 
     tensor: Tensor
-    giver: str | None = None  # the layer or batch norm that gave it, unless it was written over
+    giver: str | None = None  # the layer, batch norm or sum that gave it, unless it was written over
     places: int = 1  # of a channel, behind a flatten
     written: int = 0  # when it was
     noted: list[tuple[int, Beside]] = field(default_factory=list)  # when, and as what
@@ -118,12 +122,18 @@ class Watch(TorchDispatchMode):
                 self.seen[owner].why = OUTSIDE
             if func in _PRODUCTS and id(value) in self.names:
                 self.multiplied.add(self.names[id(value)])
+        if args and (known := self._tensors.get(id(args[0]))) and known.giver is not None:
+            self.seen[known.giver].bounds = _bounds(func, args)
+        joined = None
         if func in _SUMS and not kwargs and isinstance(args[1], Tensor) and args[0].shape == args[1].shape:
-            self._note_sum(args[0], args[1])
+            joined = self._note_sum(args[0], args[1])
         self._clock += 1
         if args and _writes(func) and (known := self._tensors.get(id(args[0]))):
             known.written, known.giver = self._clock, None
         result = func(*args, **(kwargs or {}))
+        if joined is not None:
+            self._know(result).giver = joined
+            self.seen.setdefault(joined, Seen())
         if func in _RESHAPES and result.ndim == 2 < args[0].ndim and len(result) == len(args[0]):
             self._know(result).places = math.prod(args[0].shape[2:])
         return result
@@ -147,6 +157,11 @@ class Watch(TorchDispatchMode):
         known = (beside for clock, beside in noted if clock <= seen.began and self.seen[beside[0]].times == 1)
         return next(known, None)
 
+    def bounds(self, name: str) -> Bounds | None:
+        """What a ReLU lets through that alone reads what a layer gives, with its batch norm and what is added."""
+        last = self.seen[self.norm(name) or name if self.beside(name) is None else _sum_behind(name)]
+        return last.bounds if last.reads == len(self.seen[name].runs) == 1 else None
+
     def _know(self, tensor: Tensor) -> _Known:
         return self._tensors.setdefault(id(tensor), _Known(tensor))
 
@@ -154,8 +169,8 @@ class Watch(TorchDispatchMode):
         if (known := self._tensors.get(id(tensor))) and known.giver is not None:
             self.seen[known.giver].reads += 1
 
-    def _note_sum(self, first: Tensor, second: Tensor) -> None:
-        """Of two that are added, the one whose layer runs later may make up for the other."""
+    def _note_sum(self, first: Tensor, second: Tensor) -> str | None:
+        """Of two that are added, the one whose layer runs later may make up for the other; what to call their sum."""
         found = []
         for own, other in ((first, second), (second, first)):
             known = self._tensors.get(id(own))
@@ -163,10 +178,12 @@ class Watch(TorchDispatchMode):
                 layer = self.seen[known.giver].behind or known.giver
                 if layer in self.layers:
                     found.append((self.seen[layer].began, layer, known.giver, other))
-        if found:
-            _, layer, giver, other = max(found, key=lambda item: item[0])
-            beside = self._tensors.get(id(other), _Known(other))
-            self.seen[layer].sum = giver, beside.written, [*beside.noted]
+        if not found:
+            return None
+        _, layer, giver, other = max(found, key=lambda item: item[0])
+        beside = self._tensors.get(id(other), _Known(other))
+        self.seen[layer].sum = giver, beside.written, [*beside.noted]
+        return _sum_behind(layer)
 
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
         seen = self.seen[name]
@@ -217,6 +234,21 @@ class Watch(TorchDispatchMode):
             seen.odd = True
             if not _multiplies(layer, inputs):
                 seen.why = f"a {type(layer).__name__} does more than to multiply with its weight"
+
+
+def _sum_behind(layer: str) -> str:
+    return f"{layer} and what is added"  # no module has such a name
+
+
+def _bounds(func: Any, args: Any) -> Bounds | None:
+    """The least and the most that an operator lets through, if it does nothing else."""
+    if func in _RELUS:
+        return 0.0, math.inf
+    if func not in _CLAMPS:
+        return None
+    unsaid = (-1.0, 1.0) if func in (_ATEN.hardtanh.default, _ATEN.hardtanh_.default) else (None, None)
+    low, high = (*args[1:], *unsaid[len(args) - 1 :])
+    return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
 def _writes(func: Any) -> bool:

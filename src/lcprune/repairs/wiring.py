@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lcprune.batches import call
 from lcprune.plan import Plan
 from lcprune.repairs.layers import Columns, Layer, columns_after, coverage, is_transposed, layers_of, size_of
-from lcprune.repairs.watch import OUTSIDE, Beside, Run, Watch, listening
+from lcprune.repairs.watch import OUTSIDE, Beside, Bounds, Run, Watch, listening
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,7 @@ class Site:
             places in both networks.
         cover: of every tap, the share of outputs for which it lies on the input; None if it reads all channels.
         beside: what is added to its outputs, behind its batch norm, and is there before it runs.
+        bounds: the least and the most of these that a ReLU lets through, where one alone reads them.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Site:
     patched: bool
     cover: Tensor | None
     beside: Beside | None
+    bounds: Bounds | None
 
     @property
     def cut(self) -> bool:
@@ -87,7 +89,8 @@ class Survey:
             plain = not is_transposed(layer) and columns.taps == 1 and not seen.odd
             patched = plain and len(seen.runs) == 1 and after is not None and after.get(name) == seen.size
             cover = self._cover(name, columns) if reads_less else None
-            found.append(Site(name, columns, (*seen.runs,), watch.norm(name), patched, cover, watch.beside(name)))
+            behind = watch.beside(name), watch.bounds(name)
+            found.append(Site(name, columns, (*seen.runs,), watch.norm(name), patched, cover, *behind))
         found.sort(key=lambda site: watch.order[site.name])
         left |= self._without_layers(plan)
         return Wiring(tuple(found), left, watch.numbers)
