@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -112,9 +112,22 @@ class ChannelGraph:
 
     def explain(self) -> str:
         """Groups, what is coupled with what, and what is frozen and why, as text."""
-        from lcprune.graph.explain import explain
-
-        return explain(self)
+        units = sum(group.size for group in self.groups)
+        lines = [
+            f"{type(self.model).__name__}: {self.macs:,} MACs, {self.params:,} parameters, "
+            f"{len(self.groups)} groups with {units:,} units that can go"
+        ]
+        for group in self.groups:
+            lines += [f"{group.name}: {group.size} units", *_members(group)]
+            if group.name in self.mixing:
+                lines.append(
+                    "  its channels influence one another (normalisation over channels): zeroing is not removing"
+                )
+        if self.frozen:
+            lines += ["frozen:", *(f"  {name}: {reason}" for name, reason in self.frozen.items())]
+        if self.unread:
+            lines.append(f"never read, so left as they are: {', '.join(self.unread)}")
+        return "\n".join(lines)
 
     @property
     def macs(self) -> int:
@@ -125,3 +138,14 @@ class ChannelGraph:
     def params(self) -> int:
         """Number of parameters of the whole network."""
         return round(self.cost.params(self.cost.sizes))
+
+
+def _members(group: Group) -> Iterator[str]:
+    for role, verb in (("out", "filters of"), ("along", "along with"), ("in", "read by")):
+        members = []
+        for member in group.members:
+            if member.role == role:
+                times = member.index.shape[1]
+                members.append(f"{member.weight}[{member.dim}]" + (f" ({times} each)" if times > 1 else ""))
+        if members:
+            yield f"  {verb} {', '.join(members)}"

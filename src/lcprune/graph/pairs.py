@@ -21,12 +21,13 @@ class Pairs:
         self.keys = np.sort(self._key(a, b))
         lines = [self._line_key(*line) for line in discovered.lines]
         self.line_keys = np.sort(np.concatenate(lines or [_NONE]))
-        self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
+        both = np.maximum(np.stack([a, b], axis=1), -1)
+        self._either = np.concatenate([both, both[:, ::-1]])  # every pair both ways round
         # Channels that influence one another, as sums of random numbers: equal sums are of equal channels.
         self._columns = [_once(atoms) for atoms in discovered.mixed]
         self._numbers = np.random.default_rng(0).integers(1, 1 << 62, self.count)
         self._numbers[-1] = 0  # of phantoms
-        self._by_axis: dict[WeightAxis, dict[int, list[int]]] = {}
+        self._partners: dict[WeightAxis, dict[int, list[int]]] = {}
 
     def _key(self, a: Atoms, b: Atoms) -> Atoms:
         return (np.maximum(a, -1) + 1) * self.count + np.maximum(b, -1) + 1
@@ -57,15 +58,12 @@ class Pairs:
 
     def partners(self, axis: WeightAxis) -> dict[int, list[int]]:
         """Delivered atom -> the positions of a weight's axis that read it, in order."""
-        if axis not in self._by_axis:
-            low, high = axis.start, axis.start + axis.length
-            found: dict[int, list[int]] = {}
-            for mine, other in ((self.a, self.b), (self.b, self.a)):
-                inside = (mine >= low) & (mine < high)
-                for own, met in zip(mine[inside].tolist(), other[inside].tolist(), strict=True):
-                    found.setdefault(met, []).append(own)
-            self._by_axis[axis] = {met: sorted(set(own)) for met, own in found.items()}
-        return self._by_axis[axis]
+        if axis not in self._partners:
+            found = self._partners[axis] = {}
+            inside = (self._either[:, 0] >= axis.start) & (self._either[:, 0] < axis.start + axis.length)
+            for own, met in np.unique(self._either[inside], axis=0).tolist():
+                found.setdefault(met, []).append(own)
+        return self._partners[axis]
 
 
 def among(keys: Atoms, known: Atoms) -> NDArray[np.bool_]:
