@@ -142,12 +142,12 @@ class _Comparison:
         if self.fresh is not self.smaller:
             numbers, own, _ = self._run(self.fresh, inputs)
         whole = copy_with(self.model, lambda name, tensor: self._cast(tensor).clone())
-        silence = Silence(whole, self.plan.cuts, self.dtype)
+        silence = Silence(whole, self.plan.cuts, own, self.dtype)
         for (training, position), (got, _, decided) in passes.items():
             set_mode(silence.model, training)
             used = numbers[training, position][1] if (training, position) in numbers else ()
             try:
-                expected = silence.compute(_map(inputs[position], torch.clone), used, decided, own)
+                expected = silence.compute(_map(inputs[position], torch.clone), used, decided)
             except Exception:
                 if position == 0:
                     raise

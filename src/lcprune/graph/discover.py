@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_iter
 
 from lcprune.batches import Inputs
-from lcprune.copies import named_tensors
+from lcprune.graph.atoms import Atoms, Grid, columns, distinct, flat, real, tied, weight_axes, weight_labels
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, Taken, Use, varying
 from lcprune.graph.outputs import Leaf, tensors
@@ -22,28 +21,8 @@ from lcprune.graph.rules import Call, Step
 from lcprune.graph.site import Site
 from lcprune.graph.values import Values
 
-Atoms = NDArray[np.int64]
 _READERS = "_lcprune_readers"
-_LARGE = 1 << 16  # elements of a layer that is laid out over space too, such as a detector's answers for all boxes
 _LAYERS = frozenset({"aten::convolution", "aten::addmm", "aten::mm"})
-
-
-@dataclass(frozen=True, eq=False)
-class WeightAxis:
-    """One dimension of one weight: atoms `start` to `start + length`."""
-
-    weight: str
-    dim: int
-    start: int
-    length: int
-
-    @property
-    def atoms(self) -> Atoms:
-        """All of them, in the order of the weight."""
-        return np.arange(self.start, self.start + self.length)
-
-
-Order = dict[WeightAxis, Atoms]  # which atoms are left along each axis, as they lie there
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,36 +46,6 @@ class Fact:
 
     size: int
     atoms: Atoms
-
-
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """An axis laid out as a grid: a cut must stay rectangular."""
-
-    module: str
-    atoms: Atoms  # one dimension per side and a last one for what does not matter
-    sides: int  # 1 for equal parts side by side
-
-    @property
-    def options(self) -> int:
-        """How many ways there are to keep the cut rectangular."""
-        return self.sides if self.sides > 1 else 2
-
-    def edges(self, option: int) -> tuple[Atoms, Atoms]:
-        """What to tie; of parts, at last nothing."""
-        if self.sides == 1 and option:
-            return (np.empty(0, np.int64),) * 2
-        first = np.broadcast_to(self.atoms[self._first(option)], self.atoms.shape)
-        return first.ravel(), self.atoms.ravel()
-
-    def rectangular(self, classes: Atoms) -> bool:
-        """Whether units, laid out like `atoms`, already run along whole lines, so that any cut leaves a grid."""
-        return any(bool((classes == classes[self._first(option)]).all()) for option in range(self.sides))
-
-    def _first(self, option: int) -> tuple[slice, ...]:
-        """Where the first of every line is: the axis that shrinks is the last side first; for parts, equal offsets."""
-        shrinks = self.sides - 1 - option if self.sides > 1 else None
-        return tuple(slice(None) if side == shrinks else slice(0, 1) for side in range(self.sides))
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +98,7 @@ class Discover(LabelPass):
 
     def meet(self, a: Tensor, b: Tensor, follower: int | None = None) -> Tensor:
         a, b = torch.broadcast_tensors(a, b)
-        self.edges.append((_numpy(a), _numpy(b)))
+        self.edges.append((flat(a), flat(b)))
         return torch.where(a < 0, b, a)
 
     def tie(self, layer: Tensor, dims: Sequence[int]) -> Tensor:
@@ -206,19 +155,19 @@ class Discover(LabelPass):
         passing: Sequence[Tensor] = (),
         written: int | None = None,
     ) -> None:
-        along = tuple(_numpy(layer) for layer in passing if layer.numel() > 1)
+        along = tuple(flat(layer) for layer in passing if layer.numel() > 1)
         axes: dict[int, list[Atoms]] = {}
         for layer in weight.layers:
             own = list(varying(layer))
             if len(own) == 1:
-                axes.setdefault(own[0], []).append(_numpy(layer))
+                axes.setdefault(own[0], []).append(flat(layer))
         counted = not self.model.training
         self.contractions.append(
             Contraction(self.module, tuple(shape), axes, *dims, positions, along, written or positions, counted)
         )
 
     def use_groups(self, layer: Tensor) -> None:
-        self.group_uses.append((self.module, _numpy(layer)))
+        self.group_uses.append((self.module, flat(layer)))
 
     def after(self, call: Call, out: Any) -> None:
         self._note_readers(call, out)
@@ -258,7 +207,7 @@ class Discover(LabelPass):
             for dim in sorted(varying(layer)):
                 # A grid counts along each of its sides.
                 line = layer[tuple(slice(None) if d == dim else slice(0, 1) for d in range(layer.ndim))]
-                facts.append(Fact(layer.shape[dim], _numpy(line)))
+                facts.append(Fact(layer.shape[dim], flat(line)))
 
     def finish(self) -> None:
         """After the last pass: slices that tile an axis in equal parts are a split written by hand."""
@@ -269,59 +218,3 @@ class Discover(LabelPass):
             if len(starts) > 1 and starts == tiles and all(part.shape[dim] == length for part in parts.values()):
                 stacked = torch.stack([parts[start] for start in starts])
                 self.grids.append(Grid(module, stacked.numpy().copy(), 1))
-
-
-def weight_axes(model: nn.Module) -> list[WeightAxis]:
-    """The dimensions of all weights; not those of length 1, along which nothing can be cut."""
-    axes: list[WeightAxis] = []
-    for name, tensor in named_tensors(model):
-        for dim, length in enumerate(tensor.shape):
-            if length > 1:
-                start = axes[-1].start + axes[-1].length if axes else 0
-                axes.append(WeightAxis(name, dim, start, length))
-    return axes
-
-
-def weight_labels(model: nn.Module, order: Mapping[WeightAxis, Atoms]) -> dict[str, Labels]:
-    """Labels of all weights, which have these atoms along their axes."""
-    layers: dict[str, list[Tensor]] = {name: [] for name, _ in named_tensors(model)}
-    ranks = {name: tensor.ndim for name, tensor in named_tensors(model)}
-    for axis, atoms in order.items():
-        shape = [-1 if dim == axis.dim else 1 for dim in range(ranks[axis.weight])]
-        layers[axis.weight].append(torch.from_numpy(atoms).reshape(shape))
-    return {name: Labels(tuple(own), weight=True) for name, own in layers.items()}
-
-
-def tied(layer: Tensor, dim: int) -> tuple[Atoms, Atoms, Atoms]:
-    """For every atom: the first of its line along `dim`, itself, and its place on the line."""
-    shape = [-1 if d == dim else 1 for d in range(layer.ndim)]
-    place = torch.arange(layer.shape[dim]).reshape(shape).expand_as(layer)
-    return _numpy(layer.narrow(dim, 0, 1).expand_as(layer)), _numpy(layer), _numpy(place)
-
-
-def columns(layer: Tensor, dims: Sequence[int]) -> Atoms:
-    """The atoms with those along `dims` in the first dimension."""
-    array: Atoms = layer.movedim(list(dims), list(range(len(dims)))).flatten(0, len(dims) - 1).numpy()
-    return array
-
-
-def real(layer: Tensor) -> Atoms:
-    """The atoms of a layer, each once, sorted, without phantoms."""
-    atoms = distinct(layer)
-    return atoms[atoms >= 0]
-
-
-def distinct(layer: Tensor) -> Atoms:
-    """The atoms of a layer, each once, sorted."""
-    atoms = layer.reshape(-1).numpy()
-    if len(atoms) < _LARGE:
-        return np.unique(atoms)
-    low = int(atoms.min())
-    seen = np.zeros(int(atoms.max()) - low + 1, dtype=bool)
-    seen[atoms - low] = True
-    return np.flatnonzero(seen) + low
-
-
-def _numpy(layer: Tensor) -> Atoms:
-    array: Atoms = layer.reshape(-1).numpy().copy()
-    return array

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from lcprune.graph.discover import Atoms, Fact
+from lcprune.graph.atoms import Atoms
+from lcprune.graph.discover import Fact
 from lcprune.graph.resolve import Units
 
 Pair = tuple[Atoms, Atoms, set[int]]  # two axes, and the classes along them

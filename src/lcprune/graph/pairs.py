@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lcprune.graph.discover import Atoms, Discover, WeightAxis
+from lcprune.graph.atoms import Atoms, WeightAxis
+from lcprune.graph.discover import Discover
 
 _LONGEST_LINE = 1 << 16
 _NONE: Atoms = np.empty(0, np.int64)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.batches import Inputs
-from lcprune.graph.discover import Atoms, Order, WeightAxis, columns, real, tied, weight_labels
+from lcprune.graph.atoms import Atoms, Order, WeightAxis, columns, real, tied, weight_labels
 from lcprune.graph.label_pass import LABELS, LabelPass
 from lcprune.graph.labels import Labels, Taken, Use
 from lcprune.graph.outputs import Leaf, tensors

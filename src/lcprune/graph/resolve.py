@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lcprune.cost import Axis
+from lcprune.graph.atoms import Atoms
 from lcprune.graph.channel_graph import Group, Member
-from lcprune.graph.discover import Atoms, Discover
+from lcprune.graph.discover import Discover
 
 _NONE: Atoms = np.empty(0, np.int64)
 _ONE_UNIT = "all its channels depend on one another, so that none can go alone"

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_iter, tree_map_only, tree_unflatten
 
 from lcprune.batches import Inputs
+from lcprune.graph.atoms import weight_axes, weight_labels
 from lcprune.graph.decisions import Border, Decision, decided_by, decides, outputs, taken, written_down
-from lcprune.graph.discover import weight_axes, weight_labels
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, varying
 from lcprune.graph.noise import settle
@@ -91,10 +91,11 @@ class Silence(Numbers):
     Args:
         model: the uncut network, on the CPU.
         kept: weight name -> dimension -> kept positions.
+        own: modules whose numbers are never taken, since the surgery changed an attribute they compute with.
         precision: as for `Numbers`.
     """
 
-    def __init__(self, model: nn.Module, kept: Cuts, precision: torch.dtype | None) -> None:
+    def __init__(self, model: nn.Module, kept: Cuts, own: set[str], precision: torch.dtype | None) -> None:
         axes = weight_axes(model)
         super().__init__(model, weight_labels(model, {axis: axis.atoms for axis in axes}), precision)
         # The last entry answers for phantoms, whose label is -1: padding stays.
@@ -102,16 +103,14 @@ class Silence(Numbers):
         for axis in axes:
             if axis.dim in kept.get(axis.weight, {}):
                 self.gone[np.delete(axis.atoms, kept[axis.weight][axis.dim])] = True
+        self.own = own
         self.numbers: Sequence[Used] = ()
         self.decisions: Iterator[Decision] = iter(())
         self.borders: list[Border] = []
-        self.own: set[str] = set()
         self.sized: set[str] = set()
         self.mixed: set[str] = set()
 
-    def compute(
-        self, args: Inputs, numbers: Sequence[Used], decisions: Sequence[Decision], own: set[str]
-    ) -> list[Leaf]:
+    def compute(self, args: Inputs, numbers: Sequence[Used], decisions: Sequence[Decision]) -> list[Leaf]:
         """Run the network.
 
         Args:
@@ -120,10 +119,8 @@ class Silence(Numbers):
                 with the cut because the code says so; the reference uses the new one and reports where.
             decisions: those of the network that is checked. They are taken here too; `borders` has what they were
                 taken by.
-            own: modules whose numbers are never taken, since the surgery changed an attribute they compute with.
         """
-        self.numbers, self.own = numbers, own
-        self.decisions, self.borders = iter(decisions), []
+        self.numbers, self.decisions, self.borders = numbers, iter(decisions), []
         return self.forward(args)
 
     def prepare(self, call: Call) -> Call:

@@ -15,7 +15,8 @@ from torch import nn
 
 from lcprune.batches import Inputs
 from lcprune.graph.arithmetic import Arithmetic, Attribute
-from lcprune.graph.discover import Atoms, Discover, Order, WeightAxis
+from lcprune.graph.atoms import Atoms, Order, WeightAxis
+from lcprune.graph.discover import Discover
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import Leaf, signature
 from lcprune.graph.pairs import Pairs

@@ -20,8 +20,9 @@ from lcprune.batches import Inputs, arguments
 from lcprune.copies import unwrap
 from lcprune.cost import Axis, Cost, LayerCost, Term
 from lcprune.errors import TraceError, first_line
+from lcprune.graph.atoms import Atoms
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.graph.discover import Atoms, Discover
+from lcprune.graph.discover import Discover
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import signature
 from lcprune.graph.replay import on_shapes

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from lcprune.graph.atoms import Atoms
 from lcprune.graph.attributes import candidates, cut_facts, likewise
 from lcprune.graph.cuts import CUTS
-from lcprune.graph.discover import Atoms
 from lcprune.graph.equal_axes import equal_axes
 from lcprune.graph.reads import reads
 from lcprune.graph.recall import Recall
