@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lcprune.batches import Inputs
+from lcprune.errors import PlanError
 from lcprune.graph.arithmetic import Arithmetic, Attribute
 from lcprune.graph.atoms import Atoms, Order, WeightAxis
 from lcprune.graph.discover import Discover
@@ -26,7 +27,7 @@ from lcprune.graph.resolve import Units
 from lcprune.graph.site import LIBRARIES
 from lcprune.graph.skeleton import set_mode
 from lcprune.select import Kept
-from lcprune.surgery import AttributeChange, cut_in_place
+from lcprune.surgery import AttributeChange, Cuts, cut_in_place
 
 _PASSES = 4  # one to see the order, one to confirm it, and room for an order that depends on another
 _NONE: Atoms = np.empty(0, np.int64)
@@ -59,38 +60,26 @@ class TrialError(Exception):
         self, message: str, operations: int, stack: Sequence[str], atoms: Atoms, line: str = "", sizes: bool = False
     ) -> None:
         super().__init__(f"{message} at {line}" if line else message)
-        self.operations, self.stack, self.atoms, self.line = operations, tuple(stack), atoms, line
-        self.sizes = sizes
+        self.operations, self.stack, self.atoms = operations, tuple(stack), atoms
+        self.line, self.sizes = line, sizes
 
 
 @dataclass(eq=False)
 class Structure:
-    """A traced network, ready to be cut.
+    """A traced network, ready to be cut."""
 
-    Attributes:
-        skeleton: the network without data.
-        inputs: example inputs for it.
-        outputs: what its outputs look like, by mode (False for evaluation, True for training). Training mode is only
-            there if it runs layers that evaluation mode does not.
-        discovered: the first run.
-        pairs: which atoms met.
-        units: atoms sorted into units; set and replaced while trials go on.
-        ties: integers that follow a cut.
-        natural: every weight keeps the order of its positions, whatever is cut.
-        recall: what operators gave, while trials go on.
-        single: the network runs with one unit of each group.
-    """
-
-    skeleton: nn.Module
-    inputs: Inputs
+    skeleton: nn.Module  # the network without data
+    inputs: Inputs  # example inputs for it
+    # What its outputs look like, by mode (False for evaluation, True for training). Training mode is only there if it
+    # runs layers that evaluation mode does not.
     outputs: dict[bool, list[tuple[str, Any]]]
-    discovered: Discover
+    discovered: Discover  # the first run
     pairs: Pairs = field(init=False)
-    units: Units = field(init=False)
-    ties: list[AttributeTie] = field(default_factory=list)
-    natural: bool = field(init=False)
-    recall: Recall | None = field(default=None, repr=False)
-    single: bool = True
+    units: Units = field(init=False)  # set and replaced while trials go on
+    ties: list[AttributeTie] = field(default_factory=list)  # integers that follow a cut
+    natural: bool = field(init=False)  # every weight keeps the order of its positions, whatever is cut
+    recall: Recall | None = field(default=None, repr=False)  # what operators gave, while trials go on
+    single: bool = True  # the network runs with one unit of each group
 
     def __post_init__(self) -> None:
         self.pairs, self.natural = Pairs(self.discovered), not self.discovered.reordered
@@ -127,6 +116,20 @@ class Structure:
             if not np.array_equal(atoms, axis.atoms):
                 result.setdefault(axis.weight, {})[axis.dim] = atoms - axis.start
         return result
+
+    def surgery(self, kept: Kept) -> tuple[Cuts, tuple[AttributeChange, ...]]:
+        """What a plan that keeps these units does to weights and numbers.
+
+        Raises:
+            PlanError: it cannot be done.
+        """
+        keeps = self.keeps(kept)
+        natural = self.natural and (self.single or min(map(len, kept), default=2) > 1)
+        try:
+            order = self.natural_order(keeps) if natural else self.order(kept)
+        except TrialError as error:
+            raise PlanError(f"this selection cannot be cut: {error}") from error
+        return self.cuts(order), tuple(self.changes(keeps))
 
     def order(self, kept: Kept) -> Order:
         """The order in which every weight must hold its kept positions, found by running the cut network.
