@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -84,14 +84,3 @@ def copy_with(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.M
     for name, module in model.named_modules():  # torch.fx forgets the mode
         result.get_submodule(name).training = module.training
     return result
-
-
-def resize(tensor: Tensor, cuts: Mapping[int, Tensor]) -> Tensor:
-    """The tensor with only some positions along some dimensions, in the given order; memory format kept."""
-    if tensor.device.type == "meta":
-        shape = [len(cuts[dim]) if dim in cuts else length for dim, length in enumerate(tensor.shape)]
-        return torch.empty(shape, dtype=tensor.dtype, device="meta")
-    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-    for dim, index in cuts.items():
-        tensor = tensor.index_select(dim, index.to(tensor.device))
-    return tensor.contiguous(memory_format=torch.channels_last) if last else tensor

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.weight_norm import WeightNorm
 
-from lcprune.copies import copy_with, named_tensors, resize
+from lcprune.copies import copy_with, named_tensors
 
 Cuts = Mapping[str, Mapping[int, NDArray[np.int64]]]  # weight -> dimension -> kept positions, in their new order
 
@@ -32,14 +32,7 @@ class AttributeChange:
 
 def cut(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange]) -> nn.Module:
     """A copy with fewer channels, with dtype, device, mode, `requires_grad` and memory format of the original."""
-
-    def change(name: str, tensor: Tensor) -> Tensor:
-        own = cuts.get(name)
-        if not own:
-            return tensor.clone(memory_format=torch.preserve_format)
-        return resize(tensor, {dim: torch.from_numpy(index) for dim, index in own.items()})
-
-    smaller = copy_with(model, change)
+    smaller = copy_with(model, lambda name, tensor: _resized(tensor, cuts.get(name, {})))
     _follow(dict(smaller.named_modules(remove_duplicate=False)), cuts, changes)
     return smaller
 
@@ -60,7 +53,7 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
     saved = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in touched]
     try:
         for name, tensor in tensors.items():
-            new: Tensor = resize(tensor.detach(), {dim: torch.from_numpy(index) for dim, index in cuts[name].items()})
+            new = _resized(tensor.detach(), cuts[name])
             if isinstance(tensor, nn.Parameter):
                 new = nn.Parameter(new, requires_grad=False)
             for module, kind, key in places[id(tensor)]:
@@ -73,6 +66,19 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
             module.__dict__.update(attributes)
             module._parameters.update(parameters)
             module._buffers.update(buffers)
+
+
+def _resized(tensor: Tensor, cuts: Mapping[int, NDArray[np.int64]]) -> Tensor:
+    """A new tensor with only these positions along these dimensions, in the given order; memory format kept."""
+    if not cuts:
+        return tensor.clone(memory_format=torch.preserve_format)
+    if tensor.device.type == "meta":
+        shape = [len(cuts[dim]) if dim in cuts else length for dim, length in enumerate(tensor.shape)]
+        return torch.empty(shape, dtype=tensor.dtype, device="meta")
+    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+    for dim, index in cuts.items():
+        tensor = tensor.index_select(dim, torch.from_numpy(index).to(tensor.device))
+    return tensor.contiguous(memory_format=torch.channels_last) if last else tensor
 
 
 def _follow(modules: Mapping[str, nn.Module], cuts: Cuts, changes: Sequence[AttributeChange]) -> None:

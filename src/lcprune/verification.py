@@ -30,13 +30,10 @@ from lcprune.graph.skeleton import inputs_to, set_mode, untouched
 from lcprune.plan import Plan
 from lcprune.surgery import set_number
 
-# By the coarsest precision that took part: the largest difference, as a share of the output's own largest element...
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
-_COARSE = 5e-2
-# ...but at least of this share of the largest element of all outputs: one may be the small difference of large numbers.
-_FLOOR = {torch.float64: 1e-3}
-_COARSE_FLOOR = 1e-1
-
+# By the coarsest precision that took part: the largest difference, as a share of the output's own largest element, but
+# at least of that share of the largest element of all outputs: one may be the small difference of large numbers.
+_TOLERANCE = {torch.float64: (1e-9, 1e-3), torch.float32: (1e-3, 1e-1)}
+_COARSE = (5e-2, 1e-1)
 _SCALES = (0.3, 3.0)  # of the random inputs
 
 Pass = tuple[list[Leaf] | Exception, list[Used], list[Decision]]  # outputs, numbers used, decisions taken
@@ -218,14 +215,14 @@ class _Comparison:
                 self.compared[mode + path] += _telling(pairs[-1][0])
         self.inside += sum(_telling(mine) for mine, _, _ in borders)
         compared = [pair for pair in (*pairs, *borders) if pair[0].numel()]
-        sizes = [float(a[a.isfinite()].abs().max()) if a.isfinite().any() else 0.0 for a, _, _ in compared]
+        sizes = [float(a.nan_to_num(0.0, 0.0, 0.0).abs().max()) for a, _, _ in compared]
         largest = max(sizes, default=0.0)
         self.scale = max(self.scale, largest)
         for (a, b, precision), size in zip(compared, sizes, strict=True):
             error = _difference(a, b)
             self.error = max(self.error, error)
-            floor = _FLOOR.get(precision, _COARSE_FLOOR) * largest
-            tolerated = _TOLERANCE.get(precision, _COARSE) * max(size, floor)
+            tolerance, floor = _TOLERANCE.get(precision, _COARSE)
+            tolerated = tolerance * max(size, floor * largest)
             if error > 0:
                 self.share = max(self.share, error / tolerated if tolerated > 0 else math.inf)
 

@@ -182,7 +182,8 @@ class Discover(LabelPass):
         if self.model.training:
             return
         for tensor in call.tensors:
-            getattr(tensor, _READERS, []).append((call.name, self.module))
+            if hasattr(tensor, _READERS):
+                getattr(tensor, _READERS).append((call.name, self.module))
         if call.name in _LAYERS and isinstance(out, Tensor):
             self.results.append((self.module, []))
             setattr(out, _READERS, self.results[-1][1])
