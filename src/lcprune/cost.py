@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -55,40 +53,37 @@ class LayerCost:
 
 
 class _Polynomial:
-    """A sum of terms, arranged for evaluation as one matrix product and one gather."""
+    """A sum of terms, arranged for evaluation as one matrix product and one gather per degree."""
 
     def __init__(self, terms: Iterable[Term], groups: int) -> None:
         merged: dict[tuple[Axis, ...], float] = {}
         for term in terms:
             # Constant axes go into the coefficient; equal products are added up once.
-            coefficient = term.coefficient
-            for axis in term.axes:
-                coefficient *= 1 if axis.parts else axis.fixed
             moving = [axis for axis in term.axes if axis.parts]
             key = tuple(sorted(moving, key=lambda axis: (axis.parts, axis.fixed)))
-            merged[key] = merged.get(key, 0) + coefficient
-        self.constant = float(merged.pop((), 0))
-        position = {axis: column for column, axis in enumerate(dict.fromkeys(axis for key in merged for axis in key))}
+            constant = math.prod(axis.fixed for axis in term.axes if not axis.parts)
+            merged[key] = merged.get(key, 0) + term.coefficient * constant
+        position = {Axis(1): 0}
+        for key in merged:
+            for axis in key:
+                position.setdefault(axis, len(position))
         self.matrix = np.zeros((groups, len(position)))
         self.offset = np.array([axis.fixed for axis in position], dtype=np.float64)
         for axis, column in position.items():
             for group, multiplicity in axis.parts:
                 self.matrix[group, column] = multiplicity
-        # One gather per degree: almost every term has degree 1 or 2.
-        self.by_degree: list[tuple[NDArray[np.int64], FloatArray]] = []
-        for degree in sorted(set(map(len, merged))):
-            keys = [key for key in merged if len(key) == degree]
-            columns = np.array([[position[axis] for axis in key] for key in keys], dtype=np.int64)
-            self.by_degree.append((columns, np.array([merged[key] for key in keys], dtype=np.float64)))
+        # Of each product the columns of its axes; those of lower degree are filled up with ones.
+        self.columns = np.zeros((max([1, *map(len, merged)]), len(merged)), dtype=np.int64)
+        for place, key in enumerate(merged):
+            self.columns[: len(key), place] = [position[axis] for axis in key]
+        self.coefficients = np.array(list(merged.values()), dtype=np.float64)
 
     def __call__(self, counts: Any) -> Any:
         lengths = np.asarray(counts, dtype=np.float64) @ self.matrix + self.offset
-        total = np.full(lengths.shape[:-1], self.constant)
-        for columns, coefficients in self.by_degree:
-            product = lengths[..., columns[:, 0]]
-            for power in range(1, columns.shape[1]):
-                product = product * lengths[..., columns[:, power]]
-            total = total + product @ coefficients
+        product = lengths[..., self.columns[0]]
+        for columns in self.columns[1:]:
+            product = product * lengths[..., columns]
+        total = product @ self.coefficients
         return float(total) if total.ndim == 0 else total
 
 
