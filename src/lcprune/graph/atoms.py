@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ class WeightAxis:
     start: int
     length: int
 
-    @property
+    @cached_property
     def atoms(self) -> Atoms:
         """All of them, in the order of the weight."""
         return np.arange(self.start, self.start + self.length)
