@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -53,23 +53,15 @@ def copy_to_run(model: nn.Module) -> nn.Module:
 def unwrap(model: nn.Module) -> nn.Module:
     """The network inside `DataParallel`, `DistributedDataParallel` and `torch.compile`."""
     while True:
-        inner = getattr(model, "_orig_mod", None)
-        if not isinstance(inner, nn.Module) and isinstance(
-            model, (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        ):
-            inner = model.module
+        parallel = isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+        inner = model.module if parallel else getattr(model, "_orig_mod", None)
         if not isinstance(inner, nn.Module):
             return model
         model = inner
 
 
 def copy_with(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.Module:
-    """Copy a network with other tensors: each parameter and buffer is replaced while copying, never copied first.
-
-    Args:
-        model: the network; it is not touched.
-        change: gives the new tensor for a name and the old one.
-    """
+    """A copy whose tensors are what `change` makes of each name and tensor: they are never copied first."""
     memo: dict[int, Any] = {}
     for name, tensor in named_tensors(model):
         new = change(name, tensor.detach())
@@ -92,17 +84,3 @@ def copy_with(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.M
     for name, module in model.named_modules():  # torch.fx forgets the mode
         result.get_submodule(name).training = module.training
     return result
-
-
-def resize(tensor: Tensor, cuts: Mapping[int, Tensor]) -> Tensor:
-    """The tensor with only some positions along some dimensions, in the given order; memory format kept."""
-    channels_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    plain = tensor.is_contiguous()
-    if tensor.device.type == "meta":
-        shape = [len(cuts[dim]) if dim in cuts else length for dim, length in enumerate(tensor.shape)]
-        return torch.empty(shape, dtype=tensor.dtype, device="meta")
-    for dim, index in cuts.items():
-        tensor = tensor.index_select(dim, index.to(tensor.device))
-    if channels_last and not plain:
-        tensor = tensor.contiguous(memory_format=torch.channels_last)
-    return tensor

@@ -22,6 +22,7 @@ from lcprune.surgery import AttributeChange, cut
 
 VERSION = 1
 _FORMAT = "lcprune plan"
+_COSTS = ("macs", "params", "original_macs", "original_params")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -153,10 +154,7 @@ class Plan:
 
         cuts = {name: {str(dim): number(index) for dim, index in own.items()} for name, own in self.cuts.items()}
         return {
-            "macs": self.macs,
-            "params": self.params,
-            "original_macs": self.original_macs,
-            "original_params": self.original_params,
+            **{name: getattr(self, name) for name in _COSTS},
             "meta": dict(self.meta),
             "groups": {name: {"size": self.sizes[name], "kept": list(own)} for name, own in self.kept.items()},
             "positions": [list(entries) for entries in lists],
@@ -173,10 +171,7 @@ class Plan:
         return cls(
             kept={name: tuple(own["kept"]) for name, own in body["groups"].items()},
             sizes={name: own["size"] for name, own in body["groups"].items()},
-            macs=body["macs"],
-            params=body["params"],
-            original_macs=body["original_macs"],
-            original_params=body["original_params"],
+            **{name: body[name] for name in _COSTS},
             cuts={
                 name: {int(dim): positions[number] for dim, number in own.items()} for name, own in body["cuts"].items()
             },

@@ -101,8 +101,7 @@ def network_of(folder: Path | None, plan: Plan | None = None) -> dict[str, Any]:
     """
     if folder is not None and (folder / NETWORK).is_file():
         try:
-            found = json.loads((folder / NETWORK).read_text(encoding="utf-8"))
-            return dict(found)
+            return dict(json.loads((folder / NETWORK).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ModelError(f"{folder / NETWORK} is damaged: {error}") from None
     if plan is None and folder is not None and (folder / PLAN).is_file():

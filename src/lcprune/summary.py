@@ -59,16 +59,11 @@ def plan_html(plan: Plan) -> str:
 def html_table(header: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     """A plain HTML table; a page's style sheet does the rest."""
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in header)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{html.escape(v)}</th>' if i == 0 else f"<td>{html.escape(v)}</td>"
-            for i, v in enumerate(line)
-        )
-        + "</tr>"
-        for line in cells
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    rows = [
+        f'<tr><th scope="row">{html.escape(first)}</th>{"".join(f"<td>{html.escape(v)}</td>" for v in rest)}</tr>'
+        for first, *rest in cells
+    ]
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _title(plan: Plan) -> str:

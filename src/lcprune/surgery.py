@@ -14,55 +14,31 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.weight_norm import WeightNorm
 
-from lcprune.copies import copy_with, named_tensors, resize
+from lcprune.copies import copy_with, named_tensors
 
-Cuts = Mapping[str, Mapping[int, NDArray[np.int64]]]
+Cuts = Mapping[str, Mapping[int, NDArray[np.int64]]]  # weight -> dimension -> kept positions, in their new order
 
 
 @dataclass(frozen=True)
 class AttributeChange:
-    """A number that a module keeps and that must follow the cut.
-
-    Attributes:
-        module: the module's name.
-        attribute: the attribute's name.
-        index: position inside a list or tuple, or None.
-        old: the number before.
-        new: the number after.
-    """
+    """A number that a module keeps and that must follow the cut."""
 
     module: str
     attribute: str
-    index: int | None
+    index: int | None  # position inside a list or tuple
     old: int
     new: int
 
 
-def cut(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange] = ()) -> nn.Module:
-    """Copy a network with fewer channels.
-
-    Args:
-        model: the network; it is not touched.
-        cuts: weight name -> dimension -> kept positions, in their new order.
-        changes: numbers kept by modules.
-
-    Returns:
-        The smaller network, with dtype, device, mode, `requires_grad` and memory format of the original.
-    """
-
-    def change(name: str, tensor: Tensor) -> Tensor:
-        own = cuts.get(name)
-        if not own:
-            return tensor.clone(memory_format=torch.preserve_format)
-        return resize(tensor, {dim: torch.from_numpy(index) for dim, index in own.items()})
-
-    smaller = copy_with(model, change)
+def cut(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange]) -> nn.Module:
+    """A copy with fewer channels, with dtype, device, mode, `requires_grad` and memory format of the original."""
+    smaller = copy_with(model, lambda name, tensor: _resized(tensor, cuts.get(name, {})))
     _follow(dict(smaller.named_modules(remove_duplicate=False)), cuts, changes)
     return smaller
 
 
 @contextlib.contextmanager
-def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange] = ()) -> Iterator[None]:
+def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange]) -> Iterator[None]:
     """Cut a network for the length of a block, then put everything back: for trials, where a copy is too slow."""
     modules = dict(model.named_modules(remove_duplicate=False))
     places: dict[int, list[tuple[nn.Module, str, str]]] = {}
@@ -72,12 +48,12 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
                 if tensor is not None:
                     places.setdefault(id(tensor), []).append((module, kind, key))
     tensors = {name: tensor for name, tensor in named_tensors(model) if name in cuts}
-    touched = {id(m): m for tensor in tensors.values() for m, _, _ in places[id(tensor)]}
-    touched.update({id(modules[name]): modules[name] for name in _touched(cuts, changes)})
-    saved = [(m, dict(m.__dict__), dict(m._parameters), dict(m._buffers)) for m in touched.values()]
+    touched = {module for tensor in tensors.values() for module, _, _ in places[id(tensor)]}
+    touched |= {modules[name] for name in _touched(cuts, changes)}
+    saved = [(module, dict(vars(module)), dict(module._parameters), dict(module._buffers)) for module in touched]
     try:
         for name, tensor in tensors.items():
-            new: Tensor = resize(tensor.detach(), {dim: torch.from_numpy(index) for dim, index in cuts[name].items()})
+            new = _resized(tensor.detach(), cuts[name])
             if isinstance(tensor, nn.Parameter):
                 new = nn.Parameter(new, requires_grad=False)
             for module, kind, key in places[id(tensor)]:
@@ -90,6 +66,19 @@ def cut_in_place(model: nn.Module, cuts: Cuts, changes: Sequence[AttributeChange
             module.__dict__.update(attributes)
             module._parameters.update(parameters)
             module._buffers.update(buffers)
+
+
+def _resized(tensor: Tensor, cuts: Mapping[int, NDArray[np.int64]]) -> Tensor:
+    """A new tensor with only these positions along these dimensions, in the given order; memory format kept."""
+    if not cuts:
+        return tensor.clone(memory_format=torch.preserve_format)
+    if tensor.device.type == "meta":
+        shape = [len(cuts[dim]) if dim in cuts else length for dim, length in enumerate(tensor.shape)]
+        return torch.empty(shape, dtype=tensor.dtype, device="meta")
+    last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+    for dim, index in cuts.items():
+        tensor = tensor.index_select(dim, torch.from_numpy(index).to(tensor.device))
+    return tensor.contiguous(memory_format=torch.channels_last) if last else tensor
 
 
 def _follow(modules: Mapping[str, nn.Module], cuts: Cuts, changes: Sequence[AttributeChange]) -> None:
@@ -141,13 +130,10 @@ def _refresh(module: nn.Module) -> None:
         module.normalized_shape = tuple(weight.shape)
     elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
         suffix = "_l0" if isinstance(module, nn.RNNBase) else ""
-        gates = (
-            4 if isinstance(module, (nn.LSTM, nn.LSTMCell)) else 3 if isinstance(module, (nn.GRU, nn.GRUCell)) else 1
-        )
-        rows, module.input_size = getattr(module, f"weight_ih{suffix}").shape
-        module.hidden_size = rows // gates
+        module.input_size = getattr(module, f"weight_ih{suffix}").shape[1]
+        module.hidden_size = getattr(module, f"weight_hh{suffix}").shape[1]
         if getattr(module, "proj_size", 0):
-            module.proj_size = cast(Tensor, module.weight_hr_l0).shape[0]
+            module.proj_size, module.hidden_size = cast(Tensor, module.weight_hr_l0).shape
     elif isinstance(module, nn.MultiheadAttention):
         query = module.in_proj_weight if module._qkv_same_embed_dim else module.q_proj_weight
         module.embed_dim = module.kdim = module.vdim = query.shape[1]

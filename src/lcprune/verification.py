@@ -8,6 +8,7 @@ top-k, a branch), both take the same decisions, and what they decide by is compa
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,13 +30,10 @@ from lcprune.graph.skeleton import inputs_to, set_mode, untouched
 from lcprune.plan import Plan
 from lcprune.surgery import set_number
 
-# By the coarsest precision that took part: the largest difference, as a share of the output's own largest element...
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
-_COARSE = 5e-2
-# ...but at least of this share of the largest element of all outputs: one may be the small difference of large numbers.
-_FLOOR = {torch.float64: 1e-3}
-_COARSE_FLOOR = 1e-1
-
+# By the coarsest precision that took part: the largest difference, as a share of the output's own largest element, but
+# at least of that share of the largest element of all outputs: one may be the small difference of large numbers.
+_TOLERANCE = {torch.float64: (1e-9, 1e-3), torch.float32: (1e-3, 1e-1)}
+_COARSE = (5e-2, 1e-1)
 _SCALES = (0.3, 3.0)  # of the random inputs
 
 Pass = tuple[list[Leaf] | Exception, list[Used], list[Decision]]  # outputs, numbers used, decisions taken
@@ -130,28 +128,23 @@ class _Comparison:
     error: float = 0.0
     share: float = 0.0  # the largest difference, as a share of what is tolerated
     scale: float = 0.0
-    compared: dict[str, int] = field(default_factory=dict)  # of each output
+    compared: Counter[str] = field(default_factory=Counter)  # of each output
     inside: int = 0  # of what the network decides by
 
     def run(self, args: Inputs) -> Verification:
         inputs = [_map(inputs_to(args, "cpu"), self._cast)]
         inputs += [random_like(inputs[0], scale, seed) for seed, scale in enumerate(_SCALES)]
-        modes = [False]
-        found, passes, own = self._run(self.smaller, inputs, modes)
-        if any(name in self.plan.cuts for name in found.unread.values()):
-            modes = [False, True]
-            found, passes, own = self._run(self.smaller, inputs, modes)
+        passes, own, least = self._run(self.smaller, inputs)
         numbers = passes
         if self.fresh is not self.smaller:
-            _, numbers, own = self._run(self.fresh, inputs, modes)
+            numbers, own, _ = self._run(self.fresh, inputs)
         whole = copy_with(self.model, lambda name, tensor: self._cast(tensor).clone())
-        silence = Silence(whole, self.plan.cuts, self.dtype)
-        least = found.least
+        silence = Silence(whole, self.plan.cuts, own, self.dtype)
         for (training, position), (got, _, decided) in passes.items():
             set_mode(silence.model, training)
+            used = numbers[training, position][1] if (training, position) in numbers else ()
             try:
-                example, used = _map(inputs[position], torch.clone), numbers[training, position][1]
-                expected = silence.compute(example, used, decided, own)
+                expected = silence.compute(_map(inputs[position], torch.clone), used, decided)
             except Exception:
                 if position == 0:
                     raise
@@ -159,7 +152,7 @@ class _Comparison:
             if isinstance(got, Exception):
                 raise PlanError(f"the pruned network fails where the original runs: {got}") from got
             self._compare(expected, got, silence.borders, least, "train: " if training else "")
-        compared = sum(self.compared.values()) + self.inside
+        compared = self.compared.total() + self.inside
         name = str(self.dtype or least).removeprefix("torch.")
         if self.dtype is not None and torch.finfo(least).eps > torch.finfo(self.dtype).eps:
             name += f", {str(least).removeprefix('torch.')} in places"
@@ -178,22 +171,24 @@ class _Comparison:
         return tensor.to("cpu", self.dtype if tensor.is_floating_point() else None)
 
     def _run(
-        self, smaller: nn.Module, inputs: Sequence[Inputs], modes: Sequence[bool]
-    ) -> tuple[Numbers, dict[tuple[bool, int], Pass], set[str]]:
+        self, smaller: nn.Module, inputs: Sequence[Inputs]
+    ) -> tuple[dict[tuple[bool, int], Pass], set[str], torch.dtype]:
         """Run a copy of a cut network, which is freed before the larger one is copied.
 
         Returns:
-            The run, each pass by mode and input, and the modules that compute with an attribute which the surgery
-            changed.
+            Each pass by mode and input, the modules that compute with an attribute which the surgery changed, and the
+            coarsest precision in which something was computed.
         """
         model = copy_with(smaller, lambda name, tensor: self._cast(tensor).clone())
         watch = Arithmetic()
         if smaller is self.fresh:  # the network that is checked keeps the numbers that it came with
             for change in watch.watched(self.plan.changes):
                 set_number(model.get_submodule(change.module), change.attribute, change.index, change.new)
-        run = Numbers(model, precision=self.dtype)
+        run = Numbers(model, {}, self.dtype)
         passes: dict[tuple[bool, int], Pass] = {}
-        for training in modes:
+        for training in (False, True):
+            if training and not any(name in self.plan.cuts for name in run.unread.values()):
+                break
             set_mode(model, training)
             for position, args in enumerate(inputs):
                 # In-place operators of the network must not reach the caller's tensors, nor the second run.
@@ -205,7 +200,7 @@ class _Comparison:
                         raise
                     out = error
                 passes[training, position] = out, run.used, run.decided
-        return run, passes, {module for module, _ in watch.used}
+        return passes, {module for module, _ in watch.used}, run.least
 
     def _compare(
         self, expected: list[Leaf], got: list[Leaf], borders: Sequence[Border], least: torch.dtype, mode: str
@@ -213,21 +208,21 @@ class _Comparison:
         before, after = [_shape(leaf) for leaf in expected], [_shape(leaf) for leaf in got]
         if before != after:
             raise PlanError(f"the pruned network's outputs have shapes {after}, the original's {before}")
-        pairs = [Border(path, a, b, least) for (path, a), (_, b) in zip(expected, got, strict=True) if _is_float(a)]
-        for pair in pairs:
-            known = self.compared.get(mode + pair.path, 0)
-            self.compared[mode + pair.path] = known + _telling(_plain(pair.expected))
-        self.inside += sum(_telling(border.expected) for border in borders)
-        compared = [(_plain(pair.expected), _plain(pair.got), pair.least) for pair in (*pairs, *borders)]
-        compared = [(a, b, precision) for a, b, precision in compared if a.numel()]
-        sizes = [float(a[a.isfinite()].abs().max()) if a.isfinite().any() else 0.0 for a, _, _ in compared]
+        pairs = []
+        for (path, value), (_, other) in zip(expected, got, strict=True):
+            if _is_float(value):
+                pairs.append((_plain(value), _plain(other), least))
+                self.compared[mode + path] += _telling(pairs[-1][0])
+        self.inside += sum(_telling(mine) for mine, _, _ in borders)
+        compared = [pair for pair in (*pairs, *borders) if pair[0].numel()]
+        sizes = [float(a.nan_to_num(0.0, 0.0, 0.0).abs().max()) for a, _, _ in compared]
         largest = max(sizes, default=0.0)
         self.scale = max(self.scale, largest)
         for (a, b, precision), size in zip(compared, sizes, strict=True):
             error = _difference(a, b)
             self.error = max(self.error, error)
-            floor = _FLOOR.get(precision, _COARSE_FLOOR) * largest
-            tolerated = _TOLERANCE.get(precision, _COARSE) * max(size, floor)
+            tolerance, floor = _TOLERANCE.get(precision, _COARSE)
+            tolerated = tolerance * max(size, floor * largest)
             if error > 0:
                 self.share = max(self.share, error / tolerated if tolerated > 0 else math.inf)
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from lcprune.graph.discover import Atoms, Fact
+from lcprune.graph.atoms import Atoms
+from lcprune.graph.discover import Fact
 from lcprune.graph.resolve import Units
 from lcprune.graph.structure import AttributeTie, Structure, TrialError
 

@@ -17,41 +17,23 @@ from lcprune.graph.rules import Call
 _SAMPLE = 1 << 16  # elements of a tensor that are compared
 
 
+# What two networks decided by at one place, and the coarsest precision in which something was computed before.
+Border = tuple[Tensor, Tensor, torch.dtype]
+
+
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """One operator that turns floating-point numbers into whole numbers, truth values or a plain number.
-
-    Attributes:
-        name: the operator.
-        by: of each floating-point input its shape, and some elements.
-        taken: all outputs, the floating-point ones without their data.
-        least: the coarsest precision in which something was computed before.
-    """
+    """One operator that turns floating-point numbers into whole numbers, truth values or a plain number."""
 
     name: str
-    by: list[tuple[torch.Size, Tensor]]
-    taken: list[Any]
-    least: torch.dtype
-
-
-@dataclass(frozen=True, eq=False)
-class Border:
-    """What two networks decided by, at one place."""
-
-    path: str
-    expected: Tensor
-    got: Tensor
-    least: torch.dtype
+    by: list[tuple[torch.Size, Tensor]]  # of each floating-point input its shape, and some elements
+    taken: list[Any]  # all outputs, the floating-point ones without their data
+    least: torch.dtype  # the coarsest precision in which something was computed before
 
 
 def decides(call: Call, out: Any) -> bool:
     """Whether an operator takes a decision."""
-    return any(map(_is_float, call.tensors)) and any(not _is_float(value) for value in _outputs(out))
-
-
-def decision(call: Call, out: Any, least: torch.dtype) -> Decision:
-    """What is written down of it."""
-    return Decision(call.name, decided_by(call), [_written_down(value) for value in _outputs(out)], least)
+    return any(map(_is_float, call.tensors)) and not all(map(_is_float, outputs(out)))
 
 
 def decided_by(call: Call) -> list[tuple[torch.Size, Tensor]]:
@@ -64,7 +46,7 @@ def taken(own: Any, decided: Decision) -> Any:
     if not isinstance(own, (Tensor, tuple, list)):
         return decided.taken[0]
     result = []
-    for mine, theirs in zip(_outputs(own), decided.taken, strict=True):
+    for mine, theirs in zip(outputs(own), decided.taken, strict=True):
         if mine.shape == theirs.shape:
             result.append(mine if _is_float(theirs) else mine.copy_(theirs))
         elif _is_float(theirs):
@@ -74,7 +56,8 @@ def taken(own: Any, decided: Decision) -> Any:
     return result[0] if isinstance(own, Tensor) else tuple(result)
 
 
-def _outputs(out: Any) -> list[Any]:
+def outputs(out: Any) -> list[Any]:
+    """What an operator gives, one by one."""
     return list(out) if isinstance(out, (tuple, list)) else [out]
 
 
@@ -82,7 +65,8 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _written_down(value: Any) -> Any:
+def written_down(value: Any) -> Any:
+    """What is kept of an output."""
     if not isinstance(value, Tensor):
         return value
     return torch.empty_like(value, device="meta") if value.is_floating_point() else value.clone()

@@ -34,11 +34,7 @@ def same_random_numbers() -> Iterator[None]:
 def settle(call: Call, out: Any, uniform: float, normal: float) -> None:
     """Overwrite what a random operator gave by something that does not depend on how many elements there are.
 
-    Args:
-        call: the operator.
-        out: its result, which is changed.
-        uniform: a number between 0 and 1.
-        normal: a number drawn from the normal distribution.
+    `uniform` lies between 0 and 1; `normal` was drawn from the normal distribution.
     """
     name = call.name.removeprefix("aten::").removesuffix("_")
     if name in ("rand", "rand_like"):

@@ -5,33 +5,30 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lcprune.graph.discover import Atoms, Discover, WeightAxis
+from lcprune.graph.atoms import Atoms, WeightAxis
+from lcprune.graph.discover import Discover
 
 _LONGEST_LINE = 1 << 16
 _NONE: Atoms = np.empty(0, np.int64)
 
 
 class Pairs:
-    """Which atoms met, were tied or influenced one another in the uncut network.
-
-    Args:
-        discovered: the first run.
-    """
+    """The first run, arranged to be asked which atoms met, were tied or influenced one another."""
 
     def __init__(self, discovered: Discover) -> None:
-        self.count = discovered.atom_count + 1
+        self.discovered, self.count = discovered, discovered.atom_count + 1
         a = np.concatenate([edge[0] for edge in discovered.edges] or [_NONE])
         b = np.concatenate([edge[1] for edge in discovered.edges] or [_NONE])
         self.keys = np.sort(self._key(a, b))
         lines = [self._line_key(*line) for line in discovered.lines]
         self.line_keys = np.sort(np.concatenate(lines or [_NONE]))
-        self.a, self.b = np.maximum(a, -1), np.maximum(b, -1)
-        self.parts, self.uses, self.steps = list(discovered.parts.values()), discovered.uses, discovered.steps
+        both = np.maximum(np.stack([a, b], axis=1), -1)
+        self._either = np.concatenate([both, both[:, ::-1]])  # every pair both ways round
         # Channels that influence one another, as sums of random numbers: equal sums are of equal channels.
-        self._columns = [_once(atoms) for atoms, _ in discovered.mixed]
+        self._columns = [_once(atoms) for atoms in discovered.mixed]
         self._numbers = np.random.default_rng(0).integers(1, 1 << 62, self.count)
         self._numbers[-1] = 0  # of phantoms
-        self._by_axis: dict[tuple[str, int], dict[int, list[int]]] = {}
+        self._partners: dict[WeightAxis, dict[int, list[int]]] = {}
 
     def _key(self, a: Atoms, b: Atoms) -> Atoms:
         return (np.maximum(a, -1) + 1) * self.count + np.maximum(b, -1) + 1
@@ -62,16 +59,12 @@ class Pairs:
 
     def partners(self, axis: WeightAxis) -> dict[int, list[int]]:
         """Delivered atom -> the positions of a weight's axis that read it, in order."""
-        key = (axis.weight, axis.dim)
-        if key not in self._by_axis:
-            low, high = axis.start, axis.start + axis.length
-            found: dict[int, list[int]] = {}
-            for mine, other in ((self.a, self.b), (self.b, self.a)):
-                inside = (mine >= low) & (mine < high)
-                for own, met in zip(mine[inside].tolist(), other[inside].tolist(), strict=True):
-                    found.setdefault(met, []).append(own)
-            self._by_axis[key] = {met: sorted(set(own)) for met, own in found.items()}
-        return self._by_axis[key]
+        if axis not in self._partners:
+            found = self._partners[axis] = {}
+            inside = (self._either[:, 0] >= axis.start) & (self._either[:, 0] < axis.start + axis.length)
+            for own, met in np.unique(self._either[inside], axis=0).tolist():
+                found.setdefault(met, []).append(own)
+        return self._partners[axis]
 
 
 def among(keys: Atoms, known: Atoms) -> NDArray[np.bool_]:

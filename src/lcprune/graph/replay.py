@@ -8,7 +8,8 @@ any more, the cut is impossible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.batches import Inputs
-from lcprune.copies import named_tensors
-from lcprune.graph.discover import Atoms, WeightAxis, columns, real, tied
+from lcprune.graph.atoms import Atoms, Order, WeightAxis, columns, real, tied, weight_labels
 from lcprune.graph.label_pass import LABELS, LabelPass
 from lcprune.graph.labels import Labels, Taken, Use
 from lcprune.graph.outputs import Leaf, tensors
@@ -25,11 +25,9 @@ from lcprune.graph.pairs import Pairs, among
 from lcprune.graph.recall import Recall, Result, again
 from lcprune.graph.rules import Call, Step, find_rule
 from lcprune.graph.site import Site
-from lcprune.graph.values import Values
-
-Order = dict[tuple[str, int], Atoms]
 
 _TAKEN = "other channels would be taken by position than before"
+_STRANGERS = "channels would meet that did not meet before"
 BRANCH = "with fewer channels the code runs other operators, or with other settings, than before"
 
 
@@ -38,12 +36,12 @@ class Mismatch(Exception):
 
     Args:
         message: what happened.
-        atoms: the atoms that are involved.
+        atoms: the atoms that are involved, as arrays or layers.
     """
 
-    def __init__(self, message: str, atoms: Atoms) -> None:
+    def __init__(self, message: str, *atoms: Atoms | Tensor) -> None:
         super().__init__(message)
-        self.atoms = atoms
+        self.atoms = np.concatenate([np.empty(0, np.int64), *(np.asarray(own).ravel() for own in atoms)])
 
 
 class Replay(LabelPass):
@@ -51,44 +49,26 @@ class Replay(LabelPass):
 
     Args:
         model: the cut skeleton.
-        axes: the weight axes of the uncut network.
         order: per weight axis, the kept atoms in the order in which they now lie.
         pairs: which atoms met before.
         recall: what operators gave in other replays.
-        values: as for `LabelPass`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        axes: Sequence[WeightAxis],
-        order: Mapping[tuple[str, int], Atoms],
-        pairs: Pairs,
-        recall: Recall,
-        values: Values | None = None,
-    ) -> None:
-        by_weight: dict[str, list[WeightAxis]] = {}
-        for axis in axes:
-            by_weight.setdefault(axis.weight, []).append(axis)
-        weights = {}
-        for name, tensor in named_tensors(model):
-            layers = []
-            for axis in by_weight.get(name, ()):
-                atoms = torch.from_numpy(order[axis.weight, axis.dim])
-                layers.append(atoms.reshape([-1 if d == axis.dim else 1 for d in range(tensor.ndim)]))
-            if layers:
-                weights[name] = recall.one(Labels(tuple(layers), weight=True))
-        super().__init__(model, weights, values)
-        self.pairs, self._recall = pairs, recall
+    def __init__(self, model: nn.Module, order: Order, pairs: Pairs, recall: Recall) -> None:
+        self.before, self.pairs, self._recall = pairs.discovered, pairs, recall
+        weights = {name: recall.one(labels) for name, labels in weight_labels(model, order).items()}
+        super().__init__(model, weights, self.before.values)
         self._key: Any = None  # of the operator that is running, unless it must not be remembered
         self._known: Result | None = None
         self._mixed: list[Atoms] = []  # by that operator, as sums
         self.wanted: Order = {}
-        self._axes, self._starts = list(axes), np.array([axis.start for axis in axes], dtype=np.int64)
         kept = np.zeros(pairs.count, dtype=bool)
-        kept[np.concatenate(list(order.values()) or [np.empty(0, np.int64)])] = True
+        for atoms in order.values():
+            kept[atoms] = True
         # What is left of every part that was taken by position, and of the axis it was taken from.
-        self._parts = [(part, part.atoms[kept[part.atoms]], part.whole[kept[part.whole]]) for part in pairs.parts]
+        self._parts = [
+            (part, part.atoms[kept[part.atoms]], part.whole[kept[part.whole]]) for part in self.before.parts.values()
+        ]
         self._mixing = pairs.mixing(kept)
         self._left = {(part.site, atoms.tobytes()) for part, atoms, _ in self._parts}
         self._taken: set[tuple[Site, bytes]] = set()
@@ -104,13 +84,12 @@ class Replay(LabelPass):
 
     def finish(self) -> None:
         """After the last pass: what has not been done that was done before."""
-        if self._on_shapes and self._steps < len(self.pairs.steps):
-            raise Mismatch(BRANCH, np.empty(0, np.int64))
+        if self._on_shapes and self._steps < len(self.before.steps):
+            raise Mismatch(BRANCH)
         # Taking all that is left may be no operator at all; a part of which nothing is left may not be asked for. Not
         # both at one site: all that is left would be taken for the part.
-        asked = {site for site, _ in self._taken} | {
-            part.site for part, atoms, whole in self._parts if len(atoms) == len(whole)
-        }
+        asked = {site for site, _ in self._taken}
+        asked |= {part.site for part, atoms, whole in self._parts if len(atoms) == len(whole)}
         for part, atoms, whole in self._parts:
             missing = len(atoms) < len(whole) and (part.site, atoms.tobytes()) not in self._taken
             if missing and (len(atoms) or part.site not in asked):
@@ -151,7 +130,7 @@ class Replay(LabelPass):
             self._recall.add(self._key, call, step, out, found, self._mixed)
 
     def step(self, step: Step) -> None:
-        steps, place = self.pairs.steps, self._steps
+        steps, place = self.before.steps, self._steps
         if not self._on_shapes or (place > 0 and steps[place - 1] == step):
             return
         if place >= len(steps) or steps[place] != step:
@@ -164,7 +143,7 @@ class Replay(LabelPass):
         self._uses.add((id(taken), use))
         atoms = real(taken.part)
         key = (taken.site, atoms.tobytes())
-        before = self.pairs.uses.get(use)  # None: with a number that follows from the size
+        before = self.before.uses.get(use)  # None: with a number that follows from the size
         if len(atoms) and (key not in self._left or (before is not None and not before.issuperset(atoms.tolist()))):
             raise Mismatch(_TAKEN, real(taken.whole))
         self._taken.add(key)
@@ -181,13 +160,10 @@ class Replay(LabelPass):
         try:
             left, right = torch.broadcast_tensors(a, b)
         except RuntimeError as error:
-            raise Mismatch(str(error), np.concatenate([_flat(a), _flat(b)])) from error
-        if not self.pairs.met(_flat(left), _flat(right), strict=follower is not None):
+            raise Mismatch(str(error), a, b) from error
+        if not self.pairs.met(left.numpy().ravel(), right.numpy().ravel(), strict=follower is not None):
             if follower is None:
-                raise Mismatch(
-                    "channels would meet that did not meet before",
-                    np.concatenate([_flat(left), _flat(right)]),
-                )
+                raise Mismatch(_STRANGERS, left, right)
             self._follow(*((right, a) if follower == 0 else (left, b)))
         return torch.where(left < 0, right, left)
 
@@ -197,45 +173,50 @@ class Replay(LabelPass):
         for dim in range(own.ndim):
             if own.shape[dim] == 1:
                 leader = leader.narrow(dim, 0, 1)
-        delivered, mine = _flat(leader), _flat(own)
+        delivered, mine = leader.numpy().ravel(), own.numpy().ravel()
         axis = self._axis_of(mine)
         if axis is None:
-            raise Mismatch("channels would meet that did not meet before", np.concatenate([delivered, mine]))
+            raise Mismatch(_STRANGERS, delivered, mine)
         partners = self.pairs.partners(axis)
-        used: dict[int, int] = {}
+        used: Counter[int] = Counter()
         wanted: list[int] = []
         kept = set(mine.tolist())
         for atom in delivered.tolist():
             choices = [own_atom for own_atom in partners.get(atom, []) if own_atom in kept]
-            position = used.get(atom, 0)
-            if position >= len(choices):
-                raise Mismatch(
-                    "a layer would read a channel that it did not read before",
-                    np.concatenate([delivered, mine]),
-                )
-            used[atom] = position + 1
-            wanted.append(choices[position])
+            if used[atom] >= len(choices):
+                raise Mismatch("a layer would read a channel that it did not read before", delivered, mine)
+            wanted.append(choices[used[atom]])
+            used[atom] += 1
         result = np.array(list(dict.fromkeys(wanted)), dtype=np.int64)
-        key = (axis.weight, axis.dim)
-        known = self.wanted.get(key)
-        if len(result) != len(kept) or (known is not None and not np.array_equal(known, result)):
-            raise Mismatch("a layer would need its channels in two orders at once", np.concatenate([delivered, mine]))
-        self.wanted[key] = result
+        if len(result) != len(kept) or not np.array_equal(self.wanted.setdefault(axis, result), result):
+            raise Mismatch("a layer would need its channels in two orders at once", delivered, mine)
 
     def _axis_of(self, atoms: Atoms) -> WeightAxis | None:
         """The weight axis to which atoms belong, if it is one."""
-        if len(atoms) == 0 or atoms.min() < 0:
-            return None
-        found = np.unique(np.searchsorted(self._starts, atoms, side="right") - 1)
-        return self._axes[int(found[0])] if len(found) == 1 else None
+        found = np.unique(self.before.axis_of[atoms[atoms >= 0]])
+        return self.before.axes[found[0]] if len(found) == 1 and atoms.min() >= 0 else None
 
     def tie(self, layer: Tensor, dims: Sequence[int]) -> Tensor:
         for dim in dims:
             if layer.shape[dim] > 1:
                 if not self.pairs.tied(*tied(layer, dim)):
-                    raise Mismatch("channels would be tied that were not tied before", _flat(layer))
+                    raise Mismatch("channels would be tied that were not tied before", layer)
                 layer = layer.narrow(dim, 0, 1)
         return layer
+
+
+class Alone(Replay):
+    """A replay where one channel is left on an axis, which cannot be told from an axis that is broadcast.
+
+    It checks that the network runs and what it takes by position; not who meets, nor which operators run. It has a
+    `Recall` of its own.
+    """
+
+    def __init__(self, model: nn.Module, order: Order, pairs: Pairs) -> None:
+        super().__init__(model, order, pairs, Recall())
+        self._on_shapes = False  # no steps are counted
+
+    meet, mix, tie, step = LabelPass.meet, LabelPass.mix, LabelPass.tie, LabelPass.step
 
 
 def on_shapes(model: nn.Module) -> bool:
@@ -243,12 +224,7 @@ def on_shapes(model: nn.Module) -> bool:
     return all(tensor.device.type == "meta" for tensor in model.parameters())
 
 
-def involved(call: Any) -> Atoms:
+def involved(call: Call | None) -> Atoms:
     """The atoms under the tensors of the last operator."""
-    layers = [_flat(layer) for labels in (call.labels if call else []) for layer in labels.layers]
-    return np.unique(np.concatenate(layers)) if layers else np.empty(0, np.int64)
-
-
-def _flat(layer: Tensor) -> Atoms:
-    array: Atoms = layer.reshape(-1).numpy()
-    return array
+    layers = [layer.numpy().ravel() for labels in (call.labels if call else []) for layer in labels.layers]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *layers]))

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_iter, tree_map_only, tree_unflatten
 
 from lcprune.batches import Inputs
-from lcprune.copies import named_tensors
-from lcprune.graph.decisions import Border, Decision, decided_by, decides, decision, taken
+from lcprune.graph.atoms import weight_axes, weight_labels
+from lcprune.graph.decisions import Border, Decision, decided_by, decides, outputs, taken, written_down
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, varying
 from lcprune.graph.noise import settle
 from lcprune.graph.outputs import Leaf
 from lcprune.graph.rules import Call, Rule
+from lcprune.surgery import Cuts
 
 Used = tuple[str, list[float | None]]  # an element-wise operator and the numbers among its arguments
 _WRITTEN = "_lcprune_written"  # a tensor that the code made of numbers alone: torch.tensor(x.shape[1])
@@ -41,10 +41,8 @@ class Numbers(LabelPass):
         precision: of constants that the code makes of numbers alone, whatever precision it names; None for that one.
     """
 
-    def __init__(
-        self, model: nn.Module, weights: Mapping[str, Labels] | None = None, precision: torch.dtype | None = None
-    ) -> None:
-        super().__init__(model, weights or {})
+    def __init__(self, model: nn.Module, weights: Mapping[str, Labels], precision: torch.dtype | None) -> None:
+        super().__init__(model, weights)
         self.precision = precision
         self.used: list[Used] = []
         self.decided: list[Decision] = []
@@ -57,18 +55,23 @@ class Numbers(LabelPass):
         return super().forward(args)
 
     def execute(self, call: Call, rule: Rule) -> Any:
-        out = self._settled(call, call.func(*call.args, **call.kwargs))
-        if self._decides(call, out):
-            self.decided.append(decision(call, out, self.least))
-        return out
+        out = self.result(call, rule)
+        return self.decide(call, out) if decides(call, out) and not all(map(_is_written, call.tensors)) else out
 
-    def _settled(self, call: Call, out: Any) -> Any:
-        """The result; of a random operator, the same value in every place; a constant in the wanted precision."""
+    def result(self, call: Call, rule: Rule) -> Any:
+        """Run the operator; a random one gives the same value in every place, a constant has the wanted precision."""
+        out = call.func(*call.args, **call.kwargs)
         if torch.Tag.nondeterministic_seeded in call.func.tags:
             uniform, normal = torch.rand((), generator=self._random), torch.randn((), generator=self._random)
             settle(call, out, float(uniform), float(normal))
         constant = isinstance(out, Tensor) and out.is_floating_point() and not call.inplace and _of_numbers(call)
         return out.to(self.precision) if constant and self.precision is not None else out
+
+    def decide(self, call: Call, out: Any) -> Any:
+        """The result of an operator that takes a decision."""
+        taken = [written_down(value) for value in outputs(out)]
+        self.decided.append(Decision(call.name, decided_by(call), taken, self.least))
+        return out
 
     def after(self, call: Call, out: Any) -> None:
         if _of_numbers(call):
@@ -81,9 +84,6 @@ class Numbers(LabelPass):
         if torch.Tag.pointwise in call.func.tags and any(number is not None for number in _numbers(call)):
             self.used.append((call.name, _numbers(call)))
 
-    def _decides(self, call: Call, out: Any) -> bool:
-        return decides(call, out) and not all(map(_is_written, call.tensors))
-
 
 class Silence(Numbers):
     """Run the uncut network on real data with some channels silenced.
@@ -91,44 +91,26 @@ class Silence(Numbers):
     Args:
         model: the uncut network, on the CPU.
         kept: weight name -> dimension -> kept positions.
+        own: modules whose numbers are never taken, since the surgery changed an attribute they compute with.
         precision: as for `Numbers`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        kept: Mapping[str, Mapping[int, NDArray[np.int64]]],
-        precision: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, kept: Cuts, own: set[str], precision: torch.dtype | None) -> None:
+        axes = weight_axes(model)
+        super().__init__(model, weight_labels(model, {axis: axis.atoms for axis in axes}), precision)
+        # The last entry answers for phantoms, whose label is -1: padding stays.
+        self.gone = torch.zeros(sum(axis.length for axis in axes) + 1, dtype=torch.bool)
+        for axis in axes:
+            if axis.dim in kept.get(axis.weight, {}):
+                self.gone[np.delete(axis.atoms, kept[axis.weight][axis.dim])] = True
+        self.own = own
         self.numbers: Sequence[Used] = ()
         self.decisions: Iterator[Decision] = iter(())
         self.borders: list[Border] = []
-        self.own: set[str] = set()
         self.sized: set[str] = set()
-        weights: dict[str, Labels] = {}
-        gone: list[Tensor] = []
-        start = 0
-        for name, tensor in named_tensors(model):
-            layers = []
-            for dim, length in enumerate(tensor.shape):
-                if length > 1:
-                    shape = [length if d == dim else 1 for d in range(tensor.ndim)]
-                    layers.append(torch.arange(start, start + length).reshape(shape))
-                    removed = torch.zeros(length, dtype=torch.bool)
-                    if dim in kept.get(name, {}):
-                        removed[:] = True
-                        removed[torch.from_numpy(kept[name][dim])] = False
-                    gone.append(removed)
-                    start += length
-            weights[name] = Labels(tuple(layers), weight=True)
-        super().__init__(model, weights, precision)
-        # The last entry answers for phantoms, whose label is -1: padding stays.
-        self.gone = torch.cat([*gone, torch.zeros(1, dtype=torch.bool)])
         self.mixed: set[str] = set()
 
-    def compute(
-        self, args: Inputs, numbers: Sequence[Used], decisions: Sequence[Decision], own: set[str]
-    ) -> list[Leaf]:
+    def compute(self, args: Inputs, numbers: Sequence[Used], decisions: Sequence[Decision]) -> list[Leaf]:
         """Run the network.
 
         Args:
@@ -137,10 +119,8 @@ class Silence(Numbers):
                 with the cut because the code says so; the reference uses the new one and reports where.
             decisions: those of the network that is checked. They are taken here too; `borders` has what they were
                 taken by.
-            own: modules whose numbers are never taken, since the surgery changed an attribute they compute with.
         """
-        self.numbers, self.own = numbers, own
-        self.decisions, self.borders = iter(decisions), []
+        self.numbers, self.decisions, self.borders = numbers, iter(decisions), []
         return self.forward(args)
 
     def prepare(self, call: Call) -> Call:
@@ -164,19 +144,19 @@ class Silence(Numbers):
         args, kwargs = tree_unflatten(values, spec)
         return Call(call.func, args, kwargs, self.labels_of)
 
-    def execute(self, call: Call, rule: Rule) -> Any:
+    def result(self, call: Call, rule: Rule) -> Any:
         if rule.contracts and call.labelled:
             args, kwargs = tree_map_only(Tensor, self._silenced, (call.args, call.kwargs))
             out = call.func(*args, **kwargs)
         else:
-            out = self._settled(call, call.func(*call.args, **call.kwargs))
+            out = super().result(call, rule)
         if rule.mixes and call.labelled:
             self._without(call, out)
         elif rule.contracts and "convolution" in call.name:
             self._without(call, out, space_only=True)
-        return self._decided(call, out) if self._decides(call, out) else out
+        return out
 
-    def _decided(self, call: Call, out: Any) -> Any:
+    def decide(self, call: Call, out: Any) -> Any:
         """Decide as the network that is checked did, unless it decides by fewer channels, or by something else."""
         other = next(self.decisions, None)
         layers = [layer for labels in call.labels for layer in labels.layers]
@@ -188,10 +168,7 @@ class Silence(Numbers):
         by = decided_by(call)
         if [shape for shape, _ in by] != [shape for shape, _ in other.by]:
             return out
-        path = f"{self.module}: {call.name}"
-        self.borders += [
-            Border(path, mine, theirs, other.least) for (_, mine), (_, theirs) in zip(by, other.by, strict=True)
-        ]
+        self.borders += [(mine, theirs, other.least) for (_, mine), (_, theirs) in zip(by, other.by, strict=True)]
         return taken(out, other)
 
     def _silenced(self, tensor: Tensor) -> Tensor:
@@ -216,58 +193,37 @@ class Silence(Numbers):
         return result
 
     def _without(self, call: Call, out: Any, space_only: bool = False) -> None:
-        """Run the operator on the kept channels and put the result in their places.
+        """Run the operator on the kept channels and put what it gives into their places in `out`.
 
-        Args:
-            call: the operator.
-            out: its result with all channels, which is changed.
-            space_only: a convolution: only channels that are laid along its space (ECA).
+        Of a convolution only for channels that are laid along its space (ECA): `space_only`.
         """
-
+        kept = {id(tensor): self._kept(tensor) for tensor in call.tensors}
         x = call.tensors[0]
         if space_only:
-            kept = {id(x): {dim: index for dim, index in self._kept(x).items() if dim > 1}}
-        else:
-            kept = {id(tensor): self._kept(tensor) for tensor in call.tensors}
+            kept = {id(x): {dim: index for dim, index in kept[id(x)].items() if dim > 1}}
         if not any(kept.values()):
             return
 
         def shorten(tensor: Tensor) -> Tensor:
-            own = kept.get(id(tensor), {})
-            tensor = self._silenced(tensor) if space_only else tensor
-            for dim, index in own.items():
-                tensor = tensor.index_select(dim, index)
-            return tensor
+            short = self._silenced(tensor) if space_only else tensor
+            for dim, index in kept.get(id(tensor), {}).items():
+                short = short.index_select(dim, index)
+            return short
 
         args, kwargs = tree_map_only(Tensor, shorten, (call.args, call.kwargs))
         small = call.func(*_resized(call, args), **kwargs)
         first, first_small = (out, small) if isinstance(out, Tensor) else (out[0], small[0])
-        before = first.clone()
         index = kept[id(x)]
-        if first.shape == x.shape:  # normalisation: same places
-            target = first
-            if len(index) == 1:
-                dim, positions = next(iter(index.items()))
-                target.index_copy_(dim, positions, first_small)
-            elif index:
-                grid = torch.meshgrid(
-                    *[index.get(d, torch.arange(n)) for d, n in enumerate(target.shape)], indexing="ij"
-                )
-                target[grid] = first_small
-        elif first.shape == first_small.shape:  # the axis was reduced away
-            first.copy_(first_small)
-        else:
-            self._scatter(call, first, first_small, index)
+        if first.shape != x.shape:  # some axes were reduced, others are shorter: these are found by their length
+            lengths = {x.shape[dim]: positions for dim, positions in index.items()}
+            index = {dim: lengths[n] for dim, n in enumerate(first.shape) if n != first_small.shape[dim]}
+        elif not index:
+            return
+        before = first.clone()
+        places = [index.get(dim, torch.arange(n)) for dim, n in enumerate(first.shape)]
+        first[tuple(own.reshape(-1, *[1] * (first.ndim - dim - 1)) for dim, own in enumerate(places))] = first_small
         if not torch.allclose(before, first, rtol=1e-9, atol=1e-30, equal_nan=True):
             self.mixed.add(self.module)
-
-    def _scatter(self, call: Call, full: Tensor, small: Tensor, index: Mapping[int, Tensor]) -> None:
-        """Some axes were reduced, others are shorter: find the shorter ones by their length."""
-        free = {n: positions for d, positions in index.items() for n in [call.tensors[0].shape[d]]}
-        for dim in range(full.ndim):
-            if full.shape[dim] != small.shape[dim]:
-                full.index_copy_(dim, free[full.shape[dim]], small)
-                return
 
 
 def _resized(call: Call, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -19,11 +19,11 @@ from lcprune.batches import Inputs, arguments
 from lcprune.copies import unwrap
 from lcprune.cost import Axis, Cost, LayerCost, Term
 from lcprune.errors import TraceError, first_line
+from lcprune.graph.atoms import Atoms
 from lcprune.graph.channel_graph import ChannelGraph
-from lcprune.graph.discover import Atoms, Discover
+from lcprune.graph.discover import Discover
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.outputs import signature
-from lcprune.graph.pairs import Pairs
 from lcprune.graph.replay import on_shapes
 from lcprune.graph.resolve import axis_roles
 from lcprune.graph.skeleton import inputs_to, set_mode, skeleton, untouched
@@ -152,7 +152,7 @@ def _discover(bones: nn.Module, args: Inputs, values: Values | None = None) -> S
                 outputs[True] = signature(run.forward(args))
         set_mode(bones, training=False)
     run.finish()
-    return Structure(bones, args, outputs, run, Pairs(run), natural=not run.reordered)
+    return Structure(bones, args, outputs, run)
 
 
 def _plain_ties(structure: Structure) -> list[AttributeTie]:
@@ -291,7 +291,7 @@ def _mixing(structure: Structure) -> frozenset[str]:
     """Groups whose units influence one another through normalisation or reduction over channels."""
     units = structure.units
     found: set[int] = set()
-    for atoms, _ in structure.discovered.mixed:
+    for atoms in structure.discovered.mixed:
         positions = units.position(atoms)
         if (units.unit_class[positions] != units.unit_class[positions[:1]]).any():
             found |= set(units.group_of[positions].ravel().tolist())

@@ -15,20 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Axis:
-    """The length of one dimension: `fixed + sum(count[group] * multiplicity)`.
+    """The length of one dimension: `fixed + sum(count[group] * multiplicity)`."""
 
-    Attributes:
-        fixed: the part that never goes.
-        parts: (group position, multiplicity) pairs, sorted by group.
-    """
-
-    fixed: int
-    parts: tuple[tuple[int, int], ...] = ()
+    fixed: int  # the part that never goes
+    parts: tuple[tuple[int, int], ...] = ()  # (group position, multiplicity) pairs, sorted by group
 
 
 @dataclass(frozen=True)
@@ -46,19 +39,12 @@ class Term:
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one convolution or linear layer costs.
+    """What one convolution or linear layer costs."""
 
-    Attributes:
-        name: of the module.
-        width: the channels that it gives.
-        macs: multiply-adds of one sample, one term each time that it runs.
-        params: of the module itself, one term per parameter.
-    """
-
-    name: str
-    width: Term
-    macs: tuple[Term, ...]
-    params: tuple[Term, ...]
+    name: str  # of the module
+    width: Term  # the channels that it gives
+    macs: tuple[Term, ...]  # multiply-adds of one sample, one term each time that it runs
+    params: tuple[Term, ...]  # of the module itself, one term per parameter
 
     def at(self, counts: NDArray[np.int64]) -> tuple[int, int, int]:
         """Channels, multiply-adds and parameters at these kept counts."""
@@ -67,47 +53,38 @@ class LayerCost:
 
 
 class _Polynomial:
-    """A sum of terms, arranged for evaluation as one matrix product and one gather."""
+    """A sum of terms, arranged for evaluation as one matrix product and one gather per degree."""
 
     def __init__(self, terms: Iterable[Term], groups: int) -> None:
         merged: dict[tuple[Axis, ...], float] = {}
         for term in terms:
             # Constant axes go into the coefficient; equal products are added up once.
-            coefficient, axes = term.coefficient, []
-            for axis in term.axes:
-                if axis.parts:
-                    axes.append(axis)
-                else:
-                    coefficient *= axis.fixed
-            key = tuple(sorted(axes, key=lambda axis: (axis.parts, axis.fixed)))
-            merged[key] = merged.get(key, 0) + coefficient
-        self.constant = float(merged.pop((), 0))
-        position: dict[Axis, int] = {}
-        for axes_key in merged:
-            for axis in axes_key:
+            moving = [axis for axis in term.axes if axis.parts]
+            key = tuple(sorted(moving, key=lambda axis: (axis.parts, axis.fixed)))
+            constant = math.prod(axis.fixed for axis in term.axes if not axis.parts)
+            merged[key] = merged.get(key, 0) + term.coefficient * constant
+        position = {Axis(1): 0}
+        for key in merged:
+            for axis in key:
                 position.setdefault(axis, len(position))
         self.matrix = np.zeros((groups, len(position)))
-        self.offset = np.zeros(len(position))
+        self.offset = np.array([axis.fixed for axis in position], dtype=np.float64)
         for axis, column in position.items():
-            self.offset[column] = axis.fixed
             for group, multiplicity in axis.parts:
                 self.matrix[group, column] = multiplicity
-        # One gather per degree: almost every term has degree 1 or 2.
-        self.by_degree: list[tuple[NDArray[np.int64], FloatArray]] = []
-        for degree in sorted({len(axes_key) for axes_key in merged}):
-            keys = [axes_key for axes_key in merged if len(axes_key) == degree]
-            columns = np.array([[position[axis] for axis in axes_key] for axes_key in keys], dtype=np.int64)
-            self.by_degree.append((columns, np.array([merged[axes_key] for axes_key in keys], dtype=np.float64)))
+        # Of each product the columns of its axes; those of lower degree are filled up with ones.
+        self.columns = np.zeros((max([1, *map(len, merged)]), len(merged)), dtype=np.int64)
+        for place, key in enumerate(merged):
+            self.columns[: len(key), place] = [position[axis] for axis in key]
+        self.coefficients = np.array(list(merged.values()), dtype=np.float64)
 
-    def __call__(self, counts: FloatArray) -> FloatArray:
-        lengths = counts @ self.matrix + self.offset
-        total = np.full(counts.shape[:-1], self.constant)
-        for columns, coefficients in self.by_degree:
-            product = lengths[..., columns[:, 0]]
-            for power in range(1, columns.shape[1]):
-                product = product * lengths[..., columns[:, power]]
-            total = total + product @ coefficients
-        return total
+    def __call__(self, counts: Any) -> Any:
+        lengths = np.asarray(counts, dtype=np.float64) @ self.matrix + self.offset
+        product = lengths[..., self.columns[0]]
+        for columns in self.columns[1:]:
+            product = product * lengths[..., columns]
+        total = product @ self.coefficients
+        return float(total) if total.ndim == 0 else total
 
 
 class Cost:
@@ -156,17 +133,12 @@ class Cost:
         Returns:
             A float, or one per candidate; always a whole number.
         """
-        return _evaluate(self._macs, counts)
+        return self._macs(counts)
 
     def params(self, counts: Any) -> Any:
         """Number of parameters; `counts` as for `macs`."""
-        return _evaluate(self._params, counts)
+        return self._params(counts)
 
     def activations(self, counts: Any) -> Any:
         """Elements written by convolution and linear layers for one sample; `counts` as for `macs`."""
-        return _evaluate(self._activations, counts)
-
-
-def _evaluate(polynomial: _Polynomial, counts: Any) -> Any:
-    value = polynomial(np.asarray(counts, dtype=np.float64))
-    return float(value) if value.ndim == 0 else value
+        return self._activations(counts)
