@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lcprune.errors import ConfigError
-from lcprune.files import atomic_write, on_this_machine, write_json
-from lcprune.toml import dump_toml, read_toml
+from lcprune.files import atomic_write, dump_toml, on_this_machine, read_toml, write_json
 from lcprune.version import VERSION
 
 logger = logging.getLogger("lcprune")
@@ -103,11 +102,14 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+    def open(cls, path: str | os.PathLike[str], command: str | None = None) -> RunFolder:
         """Read an existing folder.
 
+        Args:
+            command: what must have made it; None for anything.
+
         Raises:
-            ConfigError: there is no such folder, or it was not written by lcprune.
+            ConfigError: there is no such folder, or it was not written by lcprune, or by another command.
         """
         run = cls(path, "?", {})
         if not run.path.is_dir():
@@ -116,6 +118,8 @@ class RunFolder:
             raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}, and no network ({WEIGHTS}) either")
         run.settings = read_toml(run.file(CONFIG))
         run.command = str(run.settings.pop("command", "?"))
+        if command not in (None, run.command):
+            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
         return run
 
     @classmethod
@@ -139,9 +143,7 @@ class RunFolder:
         Raises:
             ConfigError: the folder belongs to another command or configuration; names the first difference.
         """
-        run = cls.open(path)
-        if run.command != command:
-            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
+        run = cls.open(path, command)
         wanted = json.loads(json.dumps({k: v for k, v in settings.items() if v is not None}))
         for name in sorted({*wanted, *run.settings}):
             there, now = run.settings.get(name), wanted.get(name)

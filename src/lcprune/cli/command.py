@@ -19,9 +19,9 @@ import typer
 from typer.core import TyperCommand
 
 from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError, first_line
+from lcprune.files import parse_toml, read_toml
 from lcprune.limit import Limit
 from lcprune.runs import Interrupted, RunFolder
-from lcprune.toml import parse_toml, read_toml
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lcprune.errors import ConfigError
-from lcprune.toml import dump_toml, parse_toml, read_toml
+from lcprune.files import dump_toml, parse_toml, read_toml
 
 scalars = st.one_of(
     st.booleans(),
