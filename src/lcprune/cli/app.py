@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lcprune.cli import compare, demo, export, inspect, latency, listing, prune, report, train, tune
+from lcprune.cli import demo, export, look, prune, train
 from lcprune.cli.command import FAILED, INTERRUPTED, ClickException, Command
 from lcprune.version import VERSION
 
@@ -24,18 +24,18 @@ app = typer.Typer(
 
 _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("demo", demo.demo),
-    ("inspect", inspect.inspect),
+    ("inspect", look.inspect),
     ("plan", prune.plan),
     ("train", train.train),
     ("prune", prune.prune),
     ("pareto", prune.pareto),
-    ("tune", tune.tune),
-    ("evaluate", tune.evaluate),
-    ("latency", latency.latency),
+    ("tune", train.tune),
+    ("evaluate", train.evaluate),
+    ("latency", look.latency),
     ("export", export.export),
-    ("report", report.report),
-    ("compare", compare.compare),
-    ("methods", listing.methods),
+    ("report", export.report),
+    ("compare", prune.compare),
+    ("methods", look.methods),
 )
 for _name, _function in _COMMANDS:
     app.command(_name, cls=Command)(_function)
