@@ -18,13 +18,10 @@ from lcprune.cli.show import listen, open_run
 from lcprune.cli.sources import (
     check_names,
     check_precision,
-    complete,
-    find_task,
     make_options,
     make_recipe,
     make_search,
-    need_labels,
-    open_data,
+    open_both,
     open_labelled,
     open_network,
     pick_device,
@@ -69,18 +66,11 @@ def open_study(
     device = pick_device(given["device"])
     if given.get("engine", "local") == "local":  # workers elsewhere find out for themselves
         check_precision(device, tuning, evaluation)
-    find_task(given)
-    if why and given["data"] is None:
-        open_network(given)  # a wrong name is the first thing to hear of
-    dataset = open_data(given, why)
+    network, dataset = open_both(given, device, why, f"--epochs {recipe.epochs}" if tuning else None)
     if dataset is not None and dataset.loss_fn is not None:
         evaluation = replace(evaluation, loss_fn=dataset.loss_fn)
-    if tuning is not None and dataset is not None:
-        need_labels(dataset, f"--epochs {tuning.epochs}")
-    network = open_network(given, dataset, device)
     if dataset is not None and not dataset.labelled and dataset.classifies and gives_scores(network, dataset):
         evaluation = replace(evaluation, loss_fn=DIVERGENCE)
-    complete(given, network, dataset)
     graph = trace_network(network, given["ignore"] or ())
     check_reachable(graph, macs, given.get("params"), given["min_keep"], given["multiple_of"])
     engines = contextlib.nullcontext((LocalEngine(), search)) if dry else _open_engine(ctx, search, whole)
@@ -161,13 +151,10 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Training]:
     listen(given["quiet"])
     device = pick_device(given["device"])
     check_precision(device, recipe)
-    find_task(given)
-    dataset = open_labelled(given, why)
-    network = open_network(given, dataset, device, given["seed"])
+    network, dataset = open_labelled(given, device, why, given["seed"])
     with wrong_usage():
         check_weights(network.model)
     teacher = _teacher(network) if recipe.distill > 0 else None
-    complete(given, network, dataset)
 
     def train(folder: Path) -> Sequence[Mapping[str, Any]]:
         result = fit(

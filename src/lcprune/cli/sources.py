@@ -41,54 +41,53 @@ def open_network(
         return study.open_network(str(given["model"]), weights, num_classes, shape, dataset, device, seed)
 
 
-def find_task(given: dict[str, Any]) -> None:
-    """Where data, loss or score were not typed, put those of the folder that the network or its weights come from."""
-    for name in (given["model"], given["weights"]):
+def open_data(given: Mapping[str, Any]) -> AnyData | None:
+    """The data set that options name, if they do, with a loss and a score of the user's, if these are named."""
+    name, loss, score = (given.get(key) for key in ("data", "loss", "score"))
+    if name is None:
+        if loss or score:
+            raise UsageError("--loss and --score need data: name it with --data")
+        return None
+    with wrong_usage():
+        return data.load(name, seed=given.get("seed", 0), loss=loss, score=score)
+
+
+def open_both(
+    given: dict[str, Any], device: torch.device, why: str | None, labels: str | None, seed: int = 0
+) -> tuple[Network, AnyData | None]:
+    """Network and data. What was found out about them goes into the options, for the run folder's configuration.
+
+    Args:
+        why: what needs data; None if nothing does.
+        labels: what needs labels of data.
+    """
+    for name in (given["model"], given["weights"]):  # the data of the folder that the network comes from
         if name is not None and Path(name).is_dir():
             with wrong_usage():
                 known = RunFolder.read(name).settings
             given.update({key: given[key] or known.get(key) for key in ("data", "loss", "score")})
-
-
-def open_data(given: Mapping[str, Any], why: str | None = None) -> AnyData | None:
-    """The data set that options name, with a loss and a score of the user's, if these are named.
-
-    Args:
-        why: what needs data; None if nothing does.
-    """
-    loss, score = given.get("loss"), given.get("score")
-    if given["data"] is None:
-        if loss or score:
-            raise UsageError("--loss and --score need data: name it with --data")
-        if why:
-            raise UsageError(f"{why} needs data: name it with --data, e.g. --data digits or --data cifar10:PATH")
-        return None
-    with wrong_usage():
-        return data.load(given["data"], seed=given.get("seed", 0), loss=loss, score=score)
-
-
-def open_labelled(given: Mapping[str, Any], why: str) -> AnyData:
-    """The data set for what needs labels."""
-    dataset = open_data(given, why)
-    assert dataset is not None
-    need_labels(dataset, why)
-    return dataset
-
-
-def need_labels(dataset: AnyData, why: str) -> None:
-    """Refuse images without labels."""
-    if not dataset.labelled:
-        raise UsageError(f"{why} needs labels, and {dataset.name} has none; pruning and repair need none")
-
-
-def complete(given: dict[str, Any], network: Network, dataset: AnyData | None) -> None:
-    """Write into the options what was found out, so that the run folder's configuration says it all."""
+    if why and given["data"] is None:
+        open_network(given)  # a wrong name is the first thing to hear of
+    dataset = open_data(given)
+    if why and dataset is None:
+        raise UsageError(f"{why} needs data: name it with --data, e.g. --data digits or --data cifar10:PATH")
+    if labels and dataset is not None and not dataset.labelled:
+        raise UsageError(f"{labels} needs labels, and {dataset.name} has none; pruning and repair need none")
+    network = open_network(given, dataset, device, seed)
     if given["num_classes"] is None and dataset is not None:
         given["num_classes"] = dataset.num_classes
     shape = shape_of(network.example)
     plain = isinstance(shape, list) and all(isinstance(size, int) for size in shape)  # network.json has any
     if given["input_shape"] is None and plain:
         given["input_shape"] = tuple(shape)
+    return network, dataset
+
+
+def open_labelled(given: dict[str, Any], device: torch.device, why: str, seed: int = 0) -> tuple[Network, AnyData]:
+    """Network and data for what cannot do without labels."""
+    network, dataset = open_both(given, device, why, why, seed)
+    assert dataset is not None
+    return network, dataset
 
 
 def pick_device(name: str) -> torch.device:

@@ -115,16 +115,14 @@ def evaluate(
 
       lcprune evaluate resnet56 --weights resnet56.safetensors --data cifar10:PATH --split val
     """
-    from lcprune.cli.sources import find_task, open_labelled, open_network, pick_device
+    from lcprune.cli.sources import open_labelled, pick_device
     from lcprune.tune import evaluate as measure
 
     given = ctx.params
     if split not in ("train", "val", "test"):
         raise UsageError(f"--split {split}: choose train, val or test")
     device = pick_device(given["device"])
-    find_task(given)
-    dataset = open_labelled(given, "evaluating")
-    network = open_network(given, dataset, device)
+    network, dataset = open_labelled(given, device, "evaluating")
     found, shown = measure(network.model, dataset, split, device=device), dataset.compared_by
     images = len(dataset.split(split))
     if given["json_"]:
