@@ -93,9 +93,7 @@ def _few(group: lcprune.Group, role: str) -> str:
 def latency(
     ctx: typer.Context,
     networks: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Networks or run folders.")],
-    batch_sizes: Annotated[
-        o.Several, o.run_option(parser=o.several(o.batch_sizes), metavar="N,N", help="Batch sizes.")
-    ] = BATCHES,
+    batch_sizes: Annotated[o.Several, o.run_option("Batch sizes.", "N,N", parser=o.batch_sizes)] = BATCHES,
 ) -> None:
     """Time per image at several batch sizes; several networks are measured in turns, in one run.
 

@@ -20,10 +20,11 @@ class Several(tuple[Any, ...]):
 
 
 def several(read: Callable[[str], Sequence[Any]]) -> Callable[[Any], Several]:
-    """A parser of several values; a default has been read already."""
+    """Decorator: a parser of several values; a default has been read already."""
     return lambda given: given if isinstance(given, Several) else Several(read(str(given)))
 
 
+@several
 def words(text: str) -> list[str]:
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found:
@@ -39,20 +40,23 @@ def limit(name: str) -> Callable[[Any], Limit]:
 def limits(name: str) -> Callable[[Any], Several]:
     """A parser of several limits on `name`."""
 
+    @several
     def read(text: str) -> Sequence[Limit]:
         found: Sequence[Limit] = _checked(parse_limits, words(text), name)
         if len(set(found)) < len(found):
             raise typer.BadParameter(f"{text!r} names a limit twice")
         return found
 
-    return several(read)
+    return read
 
 
+@several
 def batch_sizes(text: str) -> list[int]:
     parts = [part for part in text.split(",") if part.strip()]
     return _whole_numbers(parts, f"{text!r}: write whole numbers from 1 up, e.g. 1,4,16,64")
 
 
+@several
 def _shape(text: str) -> list[int]:
     parts = text.lower().replace(",", "x").split("x")
     return _whole_numbers(parts, f"{text!r} is not a shape; write it like 3x224x224, without the batch")
@@ -81,12 +85,16 @@ def _checked(parse: Callable[..., Any], *given: Any) -> Any:
         raise typer.BadParameter(str(error)) from None
 
 
-# Options by the part of the help that they are listed in.
-run_option = partial(typer.Option, rich_help_panel="Run")
-_network = partial(typer.Option, rich_help_panel="Network and data")
-limit_option = partial(typer.Option, rich_help_panel="Limits")
-method_option = partial(typer.Option, rich_help_panel="Method")
-_machine = partial(typer.Option, rich_help_panel="More than one machine")
+def option(panel: str, help: str, metavar: str | None = None, *flags: str, **more: Any) -> Any:
+    """An option that the help lists in a panel."""
+    return typer.Option(*flags, help=help, metavar=metavar, rich_help_panel=panel, **more)
+
+
+run_option = partial(option, "Run")
+_network = partial(option, "Network and data")
+limit_option = partial(option, "Limits")
+method_option = partial(option, "Method")
+_machine = partial(option, "More than one machine")
 
 Model = Annotated[
     str,
@@ -95,111 +103,88 @@ Model = Annotated[
         help="resnet56, torchvision:resnet50, timm:mobilenetv2_100, file.py:factory, or a folder with a network.",
     ),
 ]
-Macs = Annotated[Limit | None, limit_option(parser=limit("macs"), metavar="SIZE", help="Multiply-adds: 50% or 62.7M.")]
-Params = Annotated[Limit | None, limit_option(parser=limit("params"), metavar="SIZE", help="Parameters: 50% or 0.4M.")]
-Latency = Annotated[Limit | None, limit_option(parser=limit(LATENCY), metavar="TIME", help="Latency: 60% or 3.5ms.")]
-Method = Annotated[str, method_option(help="uniform, naive, lcp, ... (see `lcprune methods`).")]
-Methods = Annotated[
-    Several, method_option(parser=several(words), metavar="NAMES", help="Methods, separated by commas.")
-]
-Epochs = Annotated[int | None, run_option(min=0, help="Epochs of training; the recipe's own by default.")]
-Recipe = Annotated[str, run_option(help="Named training recipe.")]
-Seed = Annotated[int, run_option(help="Seed of everything random.")]
+Macs = Annotated[Limit | None, limit_option("Multiply-adds: 50% or 62.7M.", "SIZE", parser=limit("macs"))]
+Params = Annotated[Limit | None, limit_option("Parameters: 50% or 0.4M.", "SIZE", parser=limit("params"))]
+Latency = Annotated[Limit | None, limit_option("Latency: 60% or 3.5ms.", "TIME", parser=limit(LATENCY))]
+Method = Annotated[str, method_option("uniform, naive, lcp, ... (see `lcprune methods`).")]
+Methods = Annotated[Several, method_option("Methods, separated by commas.", "NAMES", parser=words)]
+Epochs = Annotated[int | None, run_option("Epochs of training; the recipe's own by default.", min=0)]
+Recipe = Annotated[str, run_option("Named training recipe.")]
+Seed = Annotated[int, run_option("Seed of everything random.")]
 
 
 def _shared(
     data: Annotated[
         str | None,
-        _network(
-            metavar="DATA", help="digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory."
-        ),
+        _network("digits, cifar10:PATH, folder:PATH, cub200:PATH, imagenet:PATH or file.py:factory.", "DATA"),
     ] = None,
     loss: Annotated[
         str | None,
-        _network(
-            metavar="FILE:FUNCTION", help="file.py:function of (output, target): the mean loss. Default: cross-entropy."
-        ),
+        _network("file.py:function of (output, target): the mean loss. Default: cross-entropy.", "FILE:FUNCTION"),
     ] = None,
     score: Annotated[
-        str | None,
-        _network(metavar="FILE:NAME", help="file.py:name: what compares networks. Default: accuracy, or your --loss."),
+        str | None, _network("file.py:name: what compares networks. Default: accuracy, or your --loss.", "FILE:NAME")
     ] = None,
     weights: Annotated[
         str | None,
         _network(
-            metavar="FILE",
-            help="safetensors, a state dict or a folder with a network; 'pretrained' for the published weights.",
+            "safetensors, a state dict or a folder with a network; 'pretrained' for the published weights.", "FILE"
         ),
     ] = None,
-    num_classes: Annotated[int | None, _network(min=1, help="Outputs of the network; the data's by default.")] = None,
+    num_classes: Annotated[int | None, _network("Outputs of the network; the data's by default.", min=1)] = None,
     input_shape: Annotated[
-        Several | None,
-        _network(parser=several(_shape), metavar="CxHxW", help="Input without the batch, e.g. 3x224x224."),
+        Several | None, _network("Input without the batch, e.g. 3x224x224.", "CxHxW", parser=_shape)
     ] = None,
-    device: Annotated[str, run_option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    batch: Annotated[int, limit_option(min=1, help="Images at a time, for --latency.")] = 1,
+    device: Annotated[str, run_option("auto, cpu, cuda or cuda:N.")] = "auto",
+    batch: Annotated[int, limit_option("Images at a time, for --latency.", min=1)] = 1,
     backend: Annotated[
         str,
         limit_option(
-            parser=_backend,
-            metavar="NAME",
-            help="For --latency, what runs the network: eager, cudagraph, compile or onnx.",
+            "For --latency, what runs the network: eager, cudagraph, compile or onnx.", "NAME", parser=_backend
         ),
     ] = "eager",
     latency_table: Annotated[
         str | None,
-        limit_option(
-            metavar="FILE", help="For --latency: JSON with times from another device, used instead of measuring."
-        ),
+        limit_option("For --latency: JSON with times from another device, used instead of measuring.", "FILE"),
     ] = None,
     metric: Annotated[
-        str, method_option(help="auto (lcp: rebuilt; else: l2), l1, taylor, ... (see `lcprune methods`).")
+        str, method_option("auto (lcp: rebuilt; else: l2), l1, taylor, ... (see `lcprune methods`).")
     ] = "auto",
-    min_keep: Annotated[float, limit_option(min=0.0, max=1.0, help="Share of each group that always stays.")] = 0.10,
+    min_keep: Annotated[float, limit_option("Share of each group that always stays.", min=0.0, max=1.0)] = 0.10,
     multiple_of: Annotated[
         int | None,
-        limit_option(min=1, help="Keep widths a multiple of this. Default: 8 on CUDA in half precision, else 1."),
+        limit_option("Keep widths a multiple of this. Default: 8 on CUDA in half precision, else 1.", min=1),
     ] = None,
     ignore: Annotated[
         Several | None,
-        limit_option(
-            parser=several(words),
-            metavar="NAMES",
-            help="Layers that stay whole: names or patterns, separated by commas.",
-        ),
+        limit_option("Layers that stay whole: names or patterns, separated by commas.", "NAMES", parser=words),
     ] = None,
     repair: Annotated[
         str,
         limit_option(
-            help="How cut networks are repaired, without labels: auto, none, statistics, stand-ins, refit or distil."
+            "How cut networks are repaired, without labels: auto, none, statistics, stand-ins, refit or distil."
         ),
     ] = "auto",
     recipe: Recipe = "finetune",
     seed: Seed = 0,
-    engine: Annotated[str, _machine(help="local, or ray: all machines, GPUs and cores of a Ray cluster.")] = "local",
+    engine: Annotated[str, _machine("local, or ray: all machines, GPUs and cores of a Ray cluster.")] = "local",
     address: Annotated[
         str | None,
-        _machine(metavar="HOST:PORT", help="The Ray cluster, or auto. Default: the one on this machine, or a new one."),
+        _machine("The Ray cluster, or auto. Default: the one on this machine, or a new one.", "HOST:PORT"),
     ] = None,
-    workers: Annotated[
-        int | None, _machine(min=1, help="How many work at once. Default: one per GPU, or per core.")
-    ] = None,
+    workers: Annotated[int | None, _machine("How many work at once. Default: one per GPU, or per core.", min=1)] = None,
     asynchronous: Annotated[
-        bool, _machine("--asynchronous", help="No worker waits for another. Not reproducible.")
+        bool, _machine("No worker waits for another. Not reproducible.", None, "--asynchronous")
     ] = False,
-    out: Annotated[
-        str | None, run_option(metavar="FOLDER", help="The run folder; a new one in runs/ by default.")
-    ] = None,
-    resume: Annotated[bool, run_option("--resume", help="Go on from the folder of --out.")] = False,
-    force: Annotated[bool, run_option("--force", help="Replace the folder of --out.")] = False,
-    config: Annotated[Path | None, run_option(metavar="FILE", help="TOML file with any of these options.")] = None,
-    set_: Annotated[
-        list[str] | None, run_option("--set", metavar="KEY=VALUE", help="e.g. search.pool=32, tune.lr=0.02.")
-    ] = None,
-    report: Annotated[bool, run_option("--report/--no-report", help="Write report.html.")] = True,
-    json_: Annotated[bool, run_option("--json", help="Print JSON for machines.")] = False,
-    quiet: Annotated[bool, run_option("--quiet", "-q", help="No progress.")] = False,
-    debug: Annotated[bool, run_option("--debug", help="Show the traceback of an error.")] = False,
+    out: Annotated[str | None, run_option("The run folder; a new one in runs/ by default.", "FOLDER")] = None,
+    resume: Annotated[bool, run_option("Go on from the folder of --out.", None, "--resume")] = False,
+    force: Annotated[bool, run_option("Replace the folder of --out.", None, "--force")] = False,
+    config: Annotated[Path | None, run_option("TOML file with any of these options.", "FILE")] = None,
+    set_: Annotated[list[str] | None, run_option("e.g. search.pool=32, tune.lr=0.02.", "KEY=VALUE", "--set")] = None,
+    report: Annotated[bool, run_option("Write report.html.", None, "--report/--no-report")] = True,
+    json_: Annotated[bool, run_option("Print JSON for machines.", None, "--json")] = False,
+    quiet: Annotated[bool, run_option("No progress.", None, "--quiet", "-q")] = False,
+    debug: Annotated[bool, run_option("Show the traceback of an error.", None, "--debug")] = False,
 ) -> None:
     """Options that commands name in `also`, and read from their context."""
 

@@ -14,14 +14,15 @@ from lcprune.cli import options as o
 from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.cli.show import show_plan
 from lcprune.files import atomic_write
-from lcprune.limit import LATENCY, Limit, parse_limits
+from lcprune.limit import LATENCY, Limit
 from lcprune.runs import PLAN, RunFolder
 
 if TYPE_CHECKING:
     from lcprune.study import Study
 
-METHODS = o.Several(("uniform", "naive", "lcp"))
-HALF_AND_QUARTER = o.Several(parse_limits(("50%", "25%")))
+METHODS = o.words("uniform,naive,lcp")
+HALF_AND_QUARTER, FRONTIER = o.limits("macs")("50%,25%"), "20%,30%,50%,70%"
+_MACS = "Multiply-adds: 50%,25% or 62.7M,30M."
 
 
 @o.also(*o.TIMED, "asynchronous", *o.STUDY)
@@ -32,10 +33,10 @@ def prune(
     params: o.Params = None,
     latency: o.Latency = None,
     method: o.Method = "lcp",
-    epochs: Annotated[int, o.run_option(min=0, help="Tune the result for so many epochs.")] = 0,
+    epochs: Annotated[int, o.run_option("Tune the result for so many epochs.", min=0)] = 0,
     seed: o.Seed = 0,
     dry_run: Annotated[
-        bool, o.run_option("--dry-run", help="Show what would go, layer by layer; keep nothing.")
+        bool, o.run_option("Show what would go, layer by layer; keep nothing.", None, "--dry-run")
     ] = False,
 ) -> None:
     """Cut a trained network down to a limit, and tune it if asked to.
@@ -72,8 +73,8 @@ def plan(
     latency: o.Latency = None,
     method: o.Method = "lcp",
     seed: o.Seed = 0,
-    out: Annotated[Path | None, o.run_option(metavar="FILE", help="Keep the plan as JSON.")] = None,
-    force: Annotated[bool, o.run_option("--force", help="Replace that file.")] = False,
+    out: Annotated[Path | None, o.run_option("Keep the plan as JSON.", "FILE")] = None,
+    force: Annotated[bool, o.run_option("Replace that file.", None, "--force")] = False,
 ) -> None:
     """Show what pruning would take from each layer; without a limit, what it took from a pruned network.
 
@@ -138,26 +139,20 @@ def pareto(
     ctx: typer.Context,
     model: o.Model,
     macs: Annotated[
-        o.Several | None,
-        o.limit_option(
-            parser=o.limits("macs"),
-            metavar="SIZES",
-            help="Multiply-adds: 50%,25% or 62.7M,30M. [default: 20%,30%,50%,70%]",
-        ),
+        o.Several | None, o.limit_option(f"{_MACS} [default: {FRONTIER}]", "SIZES", parser=o.limits("macs"))
     ] = None,
     latency: Annotated[
-        o.Several | None,
-        o.limit_option(parser=o.limits(LATENCY), metavar="TIMES", help="Latency: 60%,40% or 3.5ms,2ms."),
+        o.Several | None, o.limit_option("Latency: 60%,40% or 3.5ms,2ms.", "TIMES", parser=o.limits(LATENCY))
     ] = None,
     learn: Annotated[
         str,
         o.method_option(
-            help="'sweep': all limits share one search; 'tightest': one search at the tightest limit; "
+            "'sweep': all limits share one search; 'tightest': one search at the tightest limit; "
             "'each': a search per limit."
         ),
     ] = "sweep",
     methods: o.Methods = METHODS,
-    epochs: Annotated[int, o.run_option(min=0, help="Tune every network for so many epochs.")] = 0,
+    epochs: Annotated[int, o.run_option("Tune every network for so many epochs.", min=0)] = 0,
     seed: o.Seed = 0,
 ) -> None:
     """Make a frontier: one search, networks at many limits, with naive and uniform beside them.
@@ -184,7 +179,7 @@ def pareto(
         raise UsageError(f"--methods {', '.join(strange)}: a frontier takes only {', '.join(FRONTIER_METHODS)}")
     timed = _timed(ctx.params)
     if macs is None and latency is None:
-        macs = o.Several(parse_limits(("20%", "30%", "50%", "70%")))
+        macs = o.limits("macs")(FRONTIER)
     with open_study(ctx, methods, macs or (), "a frontier") as study:
         folder = study.run.file("search")
         frontier = lcprune.pareto(
@@ -215,13 +210,10 @@ def pareto(
 def compare(
     ctx: typer.Context,
     model: o.Model,
-    macs: Annotated[
-        o.Several,
-        o.limit_option(parser=o.limits("macs"), metavar="SIZES", help="Multiply-adds: 50%,25% or 62.7M,30M."),
-    ] = HALF_AND_QUARTER,
+    macs: Annotated[o.Several, o.limit_option(_MACS, "SIZES", parser=o.limits("macs"))] = HALF_AND_QUARTER,
     methods: o.Methods = METHODS,
     epochs: o.Epochs = None,
-    seeds: Annotated[int, o.run_option(min=1, help="How many trials, with seeds 0, 1, ...")] = 3,
+    seeds: Annotated[int, o.run_option("How many trials, with seeds 0, 1, ...", min=1)] = 3,
 ) -> None:
     """Compare methods at the same limits: mean and standard deviation, as Markdown, CSV and LaTeX.
 
@@ -242,9 +234,7 @@ def grid(study: Study, methods: Sequence[str], macs: Sequence[Limit], seeds: int
     """Every method at every limit with every seed."""
     from lcprune.study import ORIGINAL, NetworkJob, run_jobs
 
-    trials = [
-        NetworkJob(method, {"macs": limit}, seed) for limit in macs for method in methods for seed in range(seeds)
-    ]
+    trials = [NetworkJob(how, {"macs": limit}, seed) for limit in macs for how in methods for seed in range(seeds)]
     run_jobs(study, [NetworkJob(ORIGINAL), *trials])
 
 
@@ -255,11 +245,7 @@ def write_tables(run: RunFolder) -> None:
     rows = run.records("results")
     header, cells = result_table(rows)
     caption = f"{run.settings.get('model')} on {run.settings.get('data')}"
-    texts = {
-        "md": markdown(header, cells),
-        "csv": csv_text(rows),
-        "tex": latex(header, cells, caption),
-    }
+    texts = {"md": markdown(header, cells), "csv": csv_text(rows), "tex": latex(header, cells, caption)}
     for ending, text in texts.items():
         with atomic_write(run.file("tables", f"results.{ending}")) as path:
             path.write_text(text, encoding="utf-8")

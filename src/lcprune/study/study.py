@@ -116,7 +116,10 @@ class Study:
         judged = self._judge(made.model)
         row = job.plan_row(self.graph) | {f"{name}_before": value for name, value in judged.items()} | judged
         row |= self._score()
-        made = self.repaired(job, made)
+        if self.dataset is not None and self.repair != NONE:
+            graph, samples = replace(self.graph, model=whole), self.samples(job.seed)
+            classes = self.dataset.classifies
+            made = repaired(made, graph, samples, self.repair, classes, job.seed, self.progress)
         model = made.model
         if made.repair is not None:
             job, judged = replace(job, plan=made.plan), self._judge(model)
@@ -124,8 +127,7 @@ class Study:
         epochs: list[Row] = []
         if self.recipe is not None and self.dataset is not None:
             model = self.start(job, whole, made)
-            tuned = self.tune(job, model)
-            epochs = [{**entry, "method": job.method, "limit": job.limit} for entry in tuned]
+            epochs = [{**entry, "method": job.method, "limit": job.limit} for entry in self.tune(job, model)]
             row |= self._judge(model)
         save(self.run.file(job.folder), model, job.plan)
         self.add_once("schedule", job.name, job.kept_rows(self.graph))
@@ -134,14 +136,6 @@ class Study:
         # The row goes last: it says that this network is complete.
         self.run.add("results", row)
         return row
-
-    def repaired(self, job: NetworkJob, made: PruneResult) -> PruneResult:
-        """A cut network repaired on training images, where there are some."""
-        if self.dataset is None or self.repair == NONE or made.whole is None:
-            return made
-        graph = replace(self.graph, model=made.whole)
-        classes = self.dataset.classifies
-        return repaired(made, graph, self.samples(job.seed), self.repair, classes, job.seed, self.progress)
 
     def samples(self, seed: int) -> list[tuple[Any, Any]]:
         """Training images to repair with."""
