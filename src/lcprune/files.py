@@ -16,14 +16,7 @@ from lcprune.errors import ConfigError
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it to `path` if the block succeeds, remove it otherwise.
-
-    Args:
-        path: the file to write. Its folder is created.
-
-    Yields:
-        A path in the same folder, so that the rename is atomic.
-    """
+    """Yield a temporary path in the same folder; rename it to `path` if the block succeeds, remove it otherwise."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=target.suffix, dir=target.parent)
@@ -47,11 +40,7 @@ def write_json(path: str | os.PathLike[str], value: Any, *, indent: int | None =
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Raises:
-        ConfigError: it is missing or not TOML.
-    """
+    """Read a TOML file; a ConfigError if it is missing or not TOML."""
     if not Path(path).is_file():
         raise ConfigError(f"there is no configuration file {path}")
     try:

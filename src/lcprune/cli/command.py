@@ -156,7 +156,7 @@ def _update(values: dict[str, Any], more: Mapping[str, Any]) -> None:
 def _split(values: Mapping[str, Any], known: set[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     options, found = {}, {}
     for name, value in values.items():
-        if isinstance(value, Mapping) and (name in SECTIONS or _is_method(name)):
+        if isinstance(value, Mapping) and (name in SECTIONS or name in lcprune.methods()):
             found[name] = dict(value)
         elif name in known and not isinstance(value, Mapping):
             # Lists are typed with commas.
@@ -166,20 +166,15 @@ def _split(values: Mapping[str, Any], known: set[str]) -> tuple[dict[str, Any], 
     return options, found
 
 
-def _is_method(name: str) -> bool:
-    return name in lcprune.methods()
-
-
 def _in_words(error: Exception) -> str:
     if isinstance(error, LcpruneError):
         return str(error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        where = f" writing {error.filename}" if error.filename else ""
+    file, number = getattr(error, "filename", None), getattr(error, "errno", None)
+    if number == errno.ENOSPC or "No space left on device" in str(error):  # as other libraries report it
+        where = f" writing {file}" if file else ""
         return f"the disk is full{where}; what was finished before is kept: make room and go on with --resume"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    if "No space left on device" in str(error):  # as other libraries report it
-        return "the disk is full; what was finished before is kept: make room and go on with --resume"
+        return f"{error.strerror}: {file}" if file else error.strerror
     return f"unexpected {type(error).__name__}: {first_line(error)}\nrun it again with --debug for the traceback"
 
 

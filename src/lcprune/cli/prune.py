@@ -166,14 +166,14 @@ def pareto(
       lcprune pareto runs/train --latency 80%,60%,40% --batch 1
     """
     from lcprune.cli.sessions import open_study
-    from lcprune.cli.sources import check_names
+    from lcprune.cli.sources import needs_data
     from lcprune.compensations import LEARN
     from lcprune.frontier import METHODS as FRONTIER_METHODS
     from lcprune.study import ORIGINAL, NetworkJob, run_jobs
 
     if learn not in LEARN:
         raise UsageError(f"--learn {learn}: choose one of {', '.join(map(repr, LEARN))}")
-    check_names(methods, ctx.params["metric"])
+    needs_data(methods, ctx.params["metric"])  # refuses unknown names
     strange = [method for method in methods if method not in FRONTIER_METHODS]
     if strange:
         raise UsageError(f"--methods {', '.join(strange)}: a frontier takes only {', '.join(FRONTIER_METHODS)}")

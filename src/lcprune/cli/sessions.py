@@ -16,13 +16,12 @@ from lcprune.batches import check_weights
 from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.cli.show import listen, open_run
 from lcprune.cli.sources import (
-    check_names,
     check_precision,
     make_options,
     make_recipe,
     make_search,
+    needs_data,
     open_both,
-    open_labelled,
     open_network,
     pick_device,
 )
@@ -55,7 +54,7 @@ def open_study(
     """
     given, metric, repair = ctx.params, ctx.params["metric"], ctx.params.get("repair", NONE)
     epochs = 0 if dry else given.get("epochs", 0)
-    if (check_names(methods, metric) or epochs) and why is None:
+    if (needs_data(methods, metric) or epochs) and why is None:
         tuned = f" and epochs={epochs}" if epochs else ""
         why = f"method {methods[0]!r} with metric {metric!r}{tuned}"
     check_how(repair)
@@ -151,7 +150,8 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Training]:
     listen(given["quiet"])
     device = pick_device(given["device"])
     check_precision(device, recipe)
-    network, dataset = open_labelled(given, device, why, given["seed"])
+    network, dataset = open_both(given, device, why, why, given["seed"])
+    assert dataset is not None
     with wrong_usage():
         check_weights(network.model)
     teacher = _teacher(network) if recipe.distill > 0 else None

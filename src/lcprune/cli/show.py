@@ -36,9 +36,7 @@ def console() -> Console:
 
 def listen(quiet: bool = False) -> None:
     """Let lcprune's log lines appear on stderr (the bars show the rest on a terminal)."""
-    for handler in list(logger.handlers):
-        if isinstance(handler, _Stderr):
-            logger.removeHandler(handler)
+    logger.handlers[:] = [handler for handler in logger.handlers if not isinstance(handler, _Stderr)]
     logger.setLevel(logging.INFO)
     logger.propagate = False
     if not quiet:

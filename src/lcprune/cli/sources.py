@@ -83,13 +83,6 @@ def open_both(
     return network, dataset
 
 
-def open_labelled(given: dict[str, Any], device: torch.device, why: str, seed: int = 0) -> tuple[Network, AnyData]:
-    """Network and data for what cannot do without labels."""
-    network, dataset = open_both(given, device, why, why, seed)
-    assert dataset is not None
-    return network, dataset
-
-
 def pick_device(name: str) -> torch.device:
     """The device that `--device` names."""
     if name == "auto":
@@ -103,7 +96,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def check_names(methods: Sequence[str], metric: str) -> bool:
+def needs_data(methods: Sequence[str], metric: str) -> bool:
     """Whether a method or the metric needs data; unknown ones are wrong usage."""
     with wrong_usage("", MetricError):
         chosen = [lcprune.methods.get(method).needs_data for method in methods]

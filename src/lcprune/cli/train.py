@@ -115,14 +115,15 @@ def evaluate(
 
       lcprune evaluate resnet56 --weights resnet56.safetensors --data cifar10:PATH --split val
     """
-    from lcprune.cli.sources import open_labelled, pick_device
+    from lcprune.cli.sources import open_both, pick_device
     from lcprune.tune import evaluate as measure
 
     given = ctx.params
     if split not in ("train", "val", "test"):
         raise UsageError(f"--split {split}: choose train, val or test")
     device = pick_device(given["device"])
-    network, dataset = open_labelled(given, device, "evaluating")
+    network, dataset = open_both(given, device, "evaluating", "evaluating")
+    assert dataset is not None
     found, shown = measure(network.model, dataset, split, device=device), dataset.compared_by
     images = len(dataset.split(split))
     if given["json_"]:
