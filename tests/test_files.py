@@ -34,3 +34,8 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
     (tmp_path / "bad.toml").write_text("x = ")
     with pytest.raises(ConfigError, match=r"bad\.toml is not a TOML file"):
         read_toml(tmp_path / "bad.toml")
+
+
+def test_a_mapping_in_a_section_survives():
+    values = {"method": "schedule", "schedule": {"shares": {"layer1.*": 0.5, "fc": 1}}}
+    assert parse_toml(dump_toml(values)) == values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,26 +44,9 @@ def inspect(
         if (own := sum(parameter.numel() for parameter in module.parameters(recurse=False)))
     }
     if given["json_"]:
-        print_json(
-            {
-                "model": network.name,
-                "macs": int(graph.macs),
-                "params": int(graph.params),
-                "groups": [
-                    {
-                        "name": group.name,
-                        "size": group.size,
-                        "members": [
-                            {key: getattr(member, key) for key in ("weight", "dim", "role")} for member in group.members
-                        ],
-                    }
-                    for group in graph.groups
-                ],
-                "frozen": dict(graph.frozen),
-                "unread": list(graph.unread),
-                "layers": layers,
-            }
-        )
+        groups = [{"name": group.name, "size": group.size, "members": _members(group)} for group in graph.groups]
+        seen = {"model": network.name, "macs": int(graph.macs), "params": int(graph.params), "groups": groups}
+        print_json({**seen, "frozen": dict(graph.frozen), "unread": list(graph.unread), "layers": layers})
         return
     out = console()
     out.print(f"[bold]{network.name}[/bold]  {format_count(graph.macs)} MACs, {format_count(graph.params)} parameters")
@@ -81,6 +64,10 @@ def inspect(
     if explain:
         out.print()
         out.print(graph.explain(), markup=False)
+
+
+def _members(group: lcprune.Group) -> list[dict[str, Any]]:
+    return [{key: getattr(member, key) for key in ("weight", "dim", "role")} for member in group.members]
 
 
 def _few(group: lcprune.Group, role: str) -> str:
