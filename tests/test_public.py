@@ -18,7 +18,7 @@ from lcprune.cli import app
 from lcprune.files import read_toml
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = [name for name, _ in app._COMMANDS]
+COMMANDS = [command.__name__ for command in app._COMMANDS]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -60,20 +60,16 @@ class NetworkJob:
         return next(iter(self.limits))
 
     @property
-    def limit(self) -> float:
-        """How much of it."""
-        return _limit(self.resource, self.limits[self.resource]).number
-
-    @property
     def tag(self) -> Row:
         """What its rows begin with."""
-        return {"network": self.name, "method": self.method, "limit": self.limit}
+        limit = _limit(self.resource, self.limits[self.resource]).number
+        return {"network": self.name, "method": self.method, "limit": limit}
 
     def plan_row(self, graph: ChannelGraph) -> Row:
         """What is known of a cut network before it is judged."""
-        row = {"network": self.name, "method": self.method, "resource": self.resource, "limit": self.limit}
+        tag, meta = self.tag, self.plan.meta
+        row = {"network": self.name, "method": self.method, "resource": self.resource, "limit": tag["limit"]}
         row |= {"seed": self.seed, **cost_row(graph, self.plan), "search_seconds": round(self.seconds, 2)}
-        meta = self.plan.meta
         if "after" in meta:
             row["after"] = meta["after"]
         if "latency" in meta:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -90,30 +91,25 @@ def make_network(study: Study, method: str, limits: Mapping[str, Any], seed: int
 
 
 def _send(study: Study, engine: RayEngine, jobs: Sequence[NetworkJob]) -> None:
-    outcomes = {number: found for number, job in enumerate(jobs) if (found := _outcome(study.run, job))}
-    wanted = [number for number in range(len(jobs)) if number not in outcomes]
-    if not wanted:
-        results: Any = ()
-    else:
-        packed, desk = engine.share(_pack(study)), engine.desk(study.run.path)
+    """Have networks made, and add their records in the order of the jobs, whoever was faster."""
+    known = {number: found for number, job in enumerate(jobs) if (found := _outcome(study.run, job))}
+    wanted = [number for number in range(len(jobs)) if number not in known]
+    made: Iterable[tuple[int, Any]] = ()
+    if wanted:
+        plain = replace(study, run=None, engine=LocalEngine())  # type: ignore[arg-type]
+        packed, desk = engine.share(_moved(plain, torch.device("cpu"))), engine.desk(study.run.path)
         items = [(packed, desk.at(jobs[number].folder), jobs[number]) for number in wanted]
         names = [jobs[number].title for number in wanted]
-        results = engine.map(_work, items, names=names, title="networks", progress=study.progress)
-    recorded = _record(study, jobs, outcomes, 0)
-    for index, outcome in results:
-        outcomes[wanted[index]] = outcome
-        recorded = _record(study, jobs, outcomes, recorded)
-
-
-def _record(study: Study, jobs: Sequence[NetworkJob], outcomes: Mapping[int, Any], first: int) -> int:
-    """Add the records of networks that are complete, up to the first that is not: whoever was faster, in one order."""
-    while first in outcomes:
-        job, outcome = jobs[first], outcomes[first]
-        for kind in _KINDS[:-1]:
-            study.add_once(kind, job.name, outcome[kind])
-        study.run.add("results", *outcome["results"])
-        first += 1
-    return first
+        made = engine.map(_work, items, names=names, title="networks", progress=study.progress)
+    outcomes: dict[int, Any] = {}
+    first = 0
+    for number, outcome in chain(known.items(), ((wanted[index], outcome) for index, outcome in made)):
+        outcomes[number] = outcome
+        while first in outcomes:
+            for kind in _KINDS[:-1]:
+                study.add_once(kind, jobs[first].name, outcomes[first][kind])
+            study.run.add("results", *outcomes[first]["results"])
+            first += 1
 
 
 def _outcome(run: RunFolder, job: NetworkJob) -> dict[str, Any] | None:
@@ -123,11 +119,6 @@ def _outcome(run: RunFolder, job: NetworkJob) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
-
-
-def _pack(study: Study) -> Study:
-    """The study, ready to travel: on the CPU, without a folder."""
-    return _moved(replace(study, run=None, engine=LocalEngine()), torch.device("cpu"))  # type: ignore[arg-type]
 
 
 def _moved(study: Study, device: torch.device) -> Study:

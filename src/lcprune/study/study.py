@@ -127,7 +127,7 @@ class Study:
         epochs: list[Row] = []
         if self.recipe is not None and self.dataset is not None:
             model = self.start(job, whole, made)
-            epochs = [{**entry, "method": job.method, "limit": job.limit} for entry in self.tune(job, model)]
+            epochs = [{**entry, **job.tag} for entry in self.tune(job, model)]
             row |= self._judge(model)
         save(self.run.file(job.folder), model, job.plan)
         self.add_once("schedule", job.name, job.kept_rows(self.graph))
