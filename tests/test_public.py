@@ -15,10 +15,10 @@ import pytest
 
 import lcprune
 from lcprune.cli import app
-from lcprune.toml import read_toml
+from lcprune.files import read_toml
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = [name for name, _ in app._COMMANDS]
+COMMANDS = [command.__name__ for command in app._COMMANDS]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -50,90 +50,43 @@ if TYPE_CHECKING:
 
 __version__ = VERSION
 
-__all__ = [
-    "BudgetError",
-    "ChannelGraph",
-    "ConfigError",
-    "Cost",
-    "DataError",
-    "EngineError",
-    "Evaluation",
-    "ExportError",
-    "Group",
-    "Job",
-    "Latency",
-    "LatencyError",
-    "LcP",
-    "LcpruneError",
-    "Member",
+__all__ = ["baselines", "data", "engine", "export", "latency", "models", "report", "tune"]
+__all__ += ["load", "methods", "metrics", "pareto", "prune", "prune_in_steps", "repair", "save", "trace", "verify"]
+__all__ += ["Evaluation", "Job", "Latency", "LcP", "Naive", "Schedule", "Score", "Search", "Uniform"]
+__all__ += ["ChannelGraph", "Cost", "Group", "Member", "Plan", "PruneResult", "Repair", "Verification"]
+__all__ += ["BudgetError", "ConfigError", "DataError", "EngineError", "ExportError", "LatencyError", "LcpruneError"]
+__all__ += [
     "MetricError",
     "MissingDependencyError",
     "ModelError",
-    "Naive",
-    "Plan",
     "PlanError",
-    "PruneResult",
-    "Repair",
-    "Schedule",
-    "Score",
-    "Search",
     "SearchError",
     "TraceError",
     "TuneError",
-    "Uniform",
-    "Verification",
-    "baselines",
-    "data",
-    "engine",
-    "export",
-    "latency",
-    "load",
-    "methods",
-    "metrics",
-    "models",
-    "pareto",
-    "prune",
-    "prune_in_steps",
-    "repair",
-    "report",
-    "save",
-    "trace",
-    "tune",
-    "verify",
 ]
 
 # Where public names are that are neither modules nor errors. All are imported when they are first used: PyTorch takes
 # seconds, and `lcprune --help` does not need it.
-_HOMES = {
-    "ChannelGraph": "graph",
-    "Cost": "cost",
-    "Evaluation": "evaluate",
-    "Group": "graph",
-    "Job": "engine",
-    "Latency": "latency",
-    "LcP": "choosing",
-    "Member": "graph",
-    "Naive": "choosing",
-    "Plan": "plan",
-    "PruneResult": "outcome",
-    "Repair": "repairs",
-    "Schedule": "choosing",
-    "Score": "score",
-    "Search": "search",
-    "Uniform": "choosing",
-    "Verification": "verification",
-    "load": "storage",
-    "methods": "choosing",
-    "metrics": "scoring",
-    "pareto": "frontier",
-    "prune": "framework",
-    "prune_in_steps": "steps",
-    "repair": "repairs",
-    "save": "storage",
-    "trace": "graph",
-    "verify": "verification",
+_ROOMS = {
+    "choosing": ("LcP", "Naive", "Schedule", "Uniform", "methods"),
+    "cost": ("Cost",),
+    "engine": ("Job",),
+    "evaluate": ("Evaluation",),
+    "framework": ("prune",),
+    "frontier": ("pareto",),
+    "graph": ("ChannelGraph", "Group", "Member", "trace"),
+    "latency": ("Latency",),
+    "outcome": ("PruneResult",),
+    "plan": ("Plan",),
+    "repairs": ("Repair", "repair"),
+    "score": ("Score",),
+    "scoring": ("metrics",),
+    "search": ("Search",),
+    "steps": ("prune_in_steps",),
+    "storage": ("load", "save"),
+    "verification": ("Verification", "verify"),
 }
-
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
 if not TYPE_CHECKING:  # for type checkers, names that are not imported above do not exist
 

@@ -18,13 +18,7 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 class Progress:
-    """A bar with what matters beside it; off a terminal, an occasional log line at level INFO.
-
-    Args:
-        title: what is going on, e.g. "search".
-        total: number of steps, if known.
-        enabled: False silences the bar (log lines too).
-    """
+    """A bar with what matters beside it; off a terminal, an occasional log line. Neither unless it is enabled."""
 
     def __init__(self, title: str, total: int | None = None, enabled: bool = True) -> None:
         self.title, self.total, self.enabled = title, total, enabled

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lcprune.errors import ConfigError
-from lcprune.files import atomic_write, on_this_machine, write_json
-from lcprune.toml import dump_toml, read_toml
+from lcprune.files import atomic_write, dump_toml, on_this_machine, read_toml, write_json
 from lcprune.version import VERSION
 
 logger = logging.getLogger("lcprune")
@@ -48,9 +47,8 @@ class RunFolder:
     """The folder of one job. Make one with `create`, `resume` or `open`.
 
     Attributes:
-        path: the folder.
         command: what made it, e.g. "prune".
-        settings: the resolved configuration, as in `config.toml`.
+        settings: the resolved configuration, as in `config.toml`: plain values, and sections of them.
     """
 
     def __init__(self, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> None:
@@ -66,13 +64,7 @@ class RunFolder:
     def create(
         cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any], force: bool = False
     ) -> RunFolder:
-        """Start a new folder.
-
-        Args:
-            path: the folder; must not exist or be empty.
-            settings: its resolved configuration (plain values; nested mappings become sections).
-            force: replace an existing run folder. Anything else that is in the way is never removed.
-        """
+        """Start a new folder; `force` replaces an existing run folder. Anything else in the way is never removed."""
         run = cls(path, command, settings)
         if not run.writes:
             return run
@@ -81,9 +73,9 @@ class RunFolder:
             raise ConfigError(f"{folder} is a file; choose another folder with --out")
         if folder.exists() and any(folder.iterdir()):
             if not (folder / CONFIG).is_file():
-                kept = ", so --force does not replace it" if force else ""
+                kept = f"(no {CONFIG})" + (", so --force does not replace it" if force else "")
                 raise ConfigError(
-                    f"{folder} is not empty and not a run folder (no {CONFIG}){kept}; choose another folder with --out"
+                    f"{folder} is not empty and not a run folder {kept}; choose another folder with --out"
                 )
             if not force:
                 raise ConfigError(
@@ -98,17 +90,14 @@ class RunFolder:
         except OSError as error:
             if error.errno == errno.ENOSPC:  # told in words of its own
                 raise
-            reason = f"{folder} cannot be written ({error.strerror})"
-            raise ConfigError(f"{reason}; choose another folder with --out") from error
+            raise ConfigError(
+                f"{folder} cannot be written ({error.strerror}); choose another folder with --out"
+            ) from error
         return run
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """Read an existing folder.
-
-        Raises:
-            ConfigError: there is no such folder, or it was not written by lcprune.
-        """
+    def open(cls, path: str | os.PathLike[str], command: str | None = None) -> RunFolder:
+        """Read an existing folder; a ConfigError if lcprune, or the command if one is given, did not write it."""
         run = cls(path, "?", {})
         if not run.path.is_dir():
             raise ConfigError(f"there is no run folder {run.path}")
@@ -116,32 +105,26 @@ class RunFolder:
             raise ConfigError(f"{run.path} is not a run folder: it has no {CONFIG}, and no network ({WEIGHTS}) either")
         run.settings = read_toml(run.file(CONFIG))
         run.command = str(run.settings.pop("command", "?"))
+        if command not in (None, run.command):
+            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
         return run
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """Read a run folder, or one with a network in it: with the settings of the run that the network belongs to.
-
-        Raises:
-            ConfigError: there is no such folder, or it was not written by lcprune.
-        """
+        """Read a run folder, or one with a network in it: with the settings of the run that the network belongs to."""
         folder = on_this_machine(path)
         if (folder / CONFIG).is_file() or not any((folder / name).is_file() for name in (PLAN, WEIGHTS)):
             return cls.open(path)
-        above = folder.resolve().parent.parent
-        run = cls.open(above) if folder.resolve().parent.name == NETWORKS and (above / CONFIG).is_file() else None
-        return cls(path, "network" if run is None else run.command, {} if run is None else run.settings)
+        beside = folder.resolve().parent
+        if beside.name != NETWORKS or not (beside.parent / CONFIG).is_file():
+            return cls(path, "network", {})
+        run = cls.open(beside.parent)
+        return cls(path, run.command, run.settings)
 
     @classmethod
     def resume(cls, path: str | os.PathLike[str], command: str, settings: Mapping[str, Any]) -> RunFolder:
-        """Go on with a folder, which must hold the same job.
-
-        Raises:
-            ConfigError: the folder belongs to another command or configuration; names the first difference.
-        """
-        run = cls.open(path)
-        if run.command != command:
-            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
+        """Go on with a folder, which must hold the same job; a ConfigError names the first difference."""
+        run = cls.open(path, command)
         wanted = json.loads(json.dumps({k: v for k, v in settings.items() if v is not None}))
         for name in sorted({*wanted, *run.settings}):
             there, now = run.settings.get(name), wanted.get(name)

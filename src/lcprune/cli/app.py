@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lcprune.cli import compare, demo, export, inspect, latency, listing, prune, report, train, tune
+from lcprune.cli import demo, export, look, prune, train
 from lcprune.cli.command import FAILED, INTERRUPTED, ClickException, Command
 from lcprune.version import VERSION
 
@@ -22,23 +22,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
-    ("demo", demo.demo),
-    ("inspect", inspect.inspect),
-    ("plan", prune.plan),
-    ("train", train.train),
-    ("prune", prune.prune),
-    ("pareto", prune.pareto),
-    ("tune", tune.tune),
-    ("evaluate", tune.evaluate),
-    ("latency", latency.latency),
-    ("export", export.export),
-    ("report", report.report),
-    ("compare", compare.compare),
-    ("methods", listing.methods),
+# In the order of the help.
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    *(demo.demo, look.inspect, prune.plan, train.train, prune.prune, prune.pareto, train.tune, train.evaluate),
+    *(look.latency, export.export, export.report, prune.compare, look.methods),
 )
-for _name, _function in _COMMANDS:
-    app.command(_name, cls=Command)(_function)
+for _function in _COMMANDS:
+    app.command(cls=Command)(_function)
 
 
 def _show_version(wanted: bool) -> None:
@@ -60,9 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line on what was typed, or on `arguments`; returns the exit code."""
     command: Any = typer.main.get_command(app)
     try:
-        code = command.main(
-            args=None if arguments is None else list(arguments), prog_name="lcprune", standalone_mode=False
-        )
+        words = None if arguments is None else list(arguments)
+        code = command.main(args=words, prog_name="lcprune", standalone_mode=False)
     except ClickException as error:
         _explain(error)
         return int(getattr(error, "exit_code", FAILED))

@@ -12,16 +12,17 @@ import difflib
 import errno
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+import lcprune
 from lcprune.errors import ConfigError, DataError, LcpruneError, MissingDependencyError, ModelError, first_line
+from lcprune.files import parse_toml, read_toml
 from lcprune.limit import Limit
 from lcprune.runs import Interrupted, RunFolder
-from lcprune.toml import parse_toml, read_toml
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -36,24 +37,33 @@ PLUMBING = frozenset(
 # Typer brings its own copy of click in some versions and uses the installed one in others.
 ClickException: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
-_SECTIONS_KEY = "lcprune.sections"
-
 
 class UsageError(LcpruneError):
     """What was typed makes no sense; exit code 2."""
 
 
 @contextlib.contextmanager
-def wrong_usage() -> Iterator[None]:
-    """Inside, a name, file or folder that does not fit counts as wrong usage."""
+def wrong_usage(where: str = "", *more: type[Exception]) -> Iterator[None]:
+    """Inside, a name, file or folder that does not fit counts as wrong usage, and so do `more` errors."""
+    wrong: tuple[type[Exception], ...] = (ModelError, DataError, ConfigError, MissingDependencyError, *more)
     try:
         yield
-    except (ModelError, DataError, ConfigError, MissingDependencyError) as error:
-        raise UsageError(str(error)) from error
+    except wrong as error:
+        raise UsageError(f"{where}{error}") from error
+
+
+def unknown_setting(name: str, known: Iterable[str], section: str = "") -> str:
+    """What to say of a setting that does not exist."""
+    near = difflib.get_close_matches(name, known := sorted(known), 1)
+    hint = f"did you mean {section + near[0]!r}?" if near else f"known are: {', '.join(known)}"
+    return f"unknown setting {section + name!r}; {hint}"
 
 
 class Command(TyperCommand):
-    """A command whose options can also come from a file, and whose errors are short."""
+    """A command whose options can also come from a file, and whose errors are short.
+
+    The object of its context are the sections of its configuration: `[search]`, `[tune]`, and those of methods.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Look the settings of files up first: to the parser they are defaults."""
@@ -61,10 +71,9 @@ class Command(TyperCommand):
         folder = next((parameter.default for parameter in self.params if parameter.name == "out"), None)
         try:
             values = _merged(str(ctx.info_name), {**typed, "out": typed.get("out") or folder})
-            ctx.default_map, sections = _split(values, {str(p.name) for p in self.params} - PLUMBING)
+            ctx.default_map, ctx.obj = _split(values, {str(p.name) for p in self.params} - PLUMBING)
         except LcpruneError as error:
             raise typer.BadParameter(str(error), ctx=ctx) from None
-        ctx.meta[_SECTIONS_KEY] = sections
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -91,37 +100,18 @@ class Command(TyperCommand):
 
 def settings(ctx: typer.Context) -> dict[str, Any]:
     """The resolved configuration: every option of the command that says what to run, and the sections."""
-    names = [str(parameter.name) for parameter in ctx.command.params if parameter.name not in PLUMBING]
-    chosen = {name: ctx.params[name] for name in names if ctx.params.get(name) is not None}
-    plain = {name: [_plain(one) for one in v] if isinstance(v, tuple) else _plain(v) for name, v in chosen.items()}
-    return {**plain, **{name: dict(values) for name, values in sections(ctx).items() if values}}
+    options = {name: _plain(ctx.params[name]) for p in ctx.command.params if (name := str(p.name)) not in PLUMBING}
+    return _given({**options, **{name: _given(values) for name, values in ctx.obj.items()}})
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None and value != {}}
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
     return str(value) if isinstance(value, Limit) else value
-
-
-def sections(ctx: typer.Context) -> dict[str, dict[str, Any]]:
-    """The `[search]` and `[tune]` parts of the configuration, and those of methods, such as `[amc]`."""
-    found: dict[str, dict[str, Any]] = ctx.meta.get(_SECTIONS_KEY, {})
-    return found
-
-
-def resolve_section(ctx: typer.Context, name: str, values: Mapping[str, Any]) -> None:
-    """Put the values that a section came to into the configuration that the run folder keeps."""
-    kept = {key: value for key, value in values.items() if value is not None}
-    ctx.meta.setdefault(_SECTIONS_KEY, {})[name] = kept
-
-
-def start_run(ctx: typer.Context, command: str, subject: str) -> RunFolder:
-    """The run folder that `--out`, `--resume` and `--force` ask for."""
-    from lcprune.runs import default_folder
-
-    out, resume, force = (ctx.params.get(name) for name in ("out", "resume", "force"))
-    with wrong_usage():
-        if resume and out is not None:
-            return RunFolder.resume(out, command, settings(ctx))
-        return RunFolder.create(out or default_folder(command, subject), command, settings(ctx), force=bool(force))
 
 
 def _merged(command: str, typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,10 +119,7 @@ def _merged(command: str, typed: Mapping[str, Any]) -> dict[str, Any]:
     if typed.get("resume"):
         if not typed.get("out"):
             raise ConfigError("--resume needs --out FOLDER, the run to go on from")
-        run = RunFolder.open(typed["out"])
-        if run.command != command:
-            raise ConfigError(f"{run.path} was made by `lcprune {run.command}`, not by `lcprune {command}`")
-        values.update(run.settings)
+        values.update(RunFolder.open(typed["out"], command).settings)
     if typed.get("config"):
         from_file = read_toml(typed["config"])
         made_by = from_file.pop("command", command)
@@ -169,35 +156,25 @@ def _update(values: dict[str, Any], more: Mapping[str, Any]) -> None:
 def _split(values: Mapping[str, Any], known: set[str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     options, found = {}, {}
     for name, value in values.items():
-        if isinstance(value, Mapping) and (name in SECTIONS or _is_method(name)):
+        if isinstance(value, Mapping) and (name in SECTIONS or name in lcprune.methods()):
             found[name] = dict(value)
         elif name in known and not isinstance(value, Mapping):
             # Lists are typed with commas.
             options[name] = ",".join(map(str, value)) if isinstance(value, list) else value
         else:
-            names = sorted({*known, *SECTIONS})
-            close = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(names)}"
-            raise ConfigError(f"unknown setting {name!r}; {hint}")
+            raise ConfigError(unknown_setting(name, {*known, *SECTIONS}))
     return options, found
-
-
-def _is_method(name: str) -> bool:
-    import lcprune
-
-    return name in lcprune.methods()
 
 
 def _in_words(error: Exception) -> str:
     if isinstance(error, LcpruneError):
         return str(error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        where = f" writing {error.filename}" if error.filename else ""
+    file, number = getattr(error, "filename", None), getattr(error, "errno", None)
+    if number == errno.ENOSPC or "No space left on device" in str(error):  # as other libraries report it
+        where = f" writing {file}" if file else ""
         return f"the disk is full{where}; what was finished before is kept: make room and go on with --resume"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    if "No space left on device" in str(error):  # as other libraries report it
-        return "the disk is full; what was finished before is kept: make room and go on with --resume"
+        return f"{error.strerror}: {file}" if file else error.strerror
     return f"unexpected {type(error).__name__}: {first_line(error)}\nrun it again with --debug for the traceback"
 
 

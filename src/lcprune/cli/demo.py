@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lcprune.cli import options as o
-from lcprune.cli.command import resolve_section, sections, start_run
-from lcprune.cli.compare import grid, write_tables
-from lcprune.cli.show import listen, tell, write_run_report
-from lcprune.runs import RunFolder
+from lcprune.cli.prune import HALF_AND_QUARTER, METHODS, grid, write_tables
+from lcprune.cli.show import listen, open_run
 
 if TYPE_CHECKING:
     import torch
 
-    from lcprune.study import Network, Study
+    from lcprune.runs import RunFolder
+    from lcprune.study import Network
 
 logger = logging.getLogger("lcprune")
 
 MODEL, DATA = "digits_resnet", "digits"
-METHODS = ("uniform", "naive", "lcp")
 # Small enough for two cores and three minutes; the paper's values are the library's defaults.
 SEARCH = {"pool": 40, "iterations": 120, "images": 1000}
 TRAINING = {"epochs": 30, "lr": 0.1, "batch_size": 64, "lr_decay": "cosine"}
@@ -31,12 +29,8 @@ TUNING = {"epochs": 10, "lr": 0.02, "batch_size": 64, "lr_decay": "cosine"}
 LATENCY: dict[str, Any] = {"batch_sizes": (1, 16, 64), "rounds": 9}
 
 
-@o.also({**o.FOLDER, "out": (o.Out, "runs/demo")})
-def demo(
-    ctx: typer.Context,
-    seed: o.Seed = 0,
-    device: o.Device = "cpu",
-) -> None:
+@o.also("device", *o.FOLDER, device="cpu", out="runs/demo")
+def demo(ctx: typer.Context, seed: o.Seed = 0) -> None:
     """Train a small network on digits, prune it to 50 % and 25 % in three ways, tune, compare, report.
 
     Examples:
@@ -45,28 +39,29 @@ def demo(
 
       lcprune demo --out runs/again --seed 1
     """
-    from lcprune.cli.prepare import check_precision, make_recipe, make_search
-    from lcprune.cli.sources import need_data, pick_device
-    from lcprune.study import Study, trace_network
+    from lcprune import data
+    from lcprune.cli.sources import check_precision, make_recipe, make_search, pick_device
+    from lcprune.study import Study, record_latency, record_metric_error, trace_network
 
-    quiet = ctx.params["quiet"]
-    listen(quiet)
-    changes = {**TUNING, **sections(ctx).get("tune", {})}
+    progress = not ctx.params["quiet"]
+    listen(not progress)
+    changes = {**TUNING, **ctx.obj.get("tune", {})}
     (search, evaluation), tuning = make_search(ctx, SEARCH), make_recipe("finetune", changes)
-    resolve_section(ctx, "tune", changes)
-    where = pick_device(device)
-    check_precision(where, tuning, evaluation)
-    dataset = need_data(DATA, "the demo", seed)
-    with _one_thread(), start_run(ctx, "demo", MODEL) as run:
-        network = _trained(run, dataset, where, seed, not quiet)
+    ctx.obj["tune"] = changes
+    device = pick_device(ctx.params["device"])
+    check_precision(device, tuning, evaluation)
+    dataset = data.load(DATA, seed=seed)
+    title = "Digits: a small residual network, pruned in three ways"
+    with _one_thread(), open_run(ctx, MODEL, "Digits, test images", title) as run:
+        network = _trained(run, dataset, device, seed, progress)
         graph = trace_network(network)
-        study = Study(run, network, graph, dataset, tuning, search, progress=not quiet, evaluation=evaluation)
-        grid(study, METHODS, o.HALF_AND_QUARTER)
-        _measure(study, seed)
+        study = Study(run, network, graph, dataset, tuning, search, progress=progress, evaluation=evaluation)
+        grid(study, METHODS, HALF_AND_QUARTER)
+        logger.info("measuring latency")
+        record_latency(study, **LATENCY)
+        logger.info("measuring how the loss moves without single units")
+        record_metric_error(study, ["l1", "l2", "taylor"], 4, seed)
         write_tables(run)
-        if ctx.params["report"]:
-            write_run_report(run, "Digits: a small residual network, pruned in three ways")
-    tell(run, ctx.params["json_"], "Digits, test images")
 
 
 @contextlib.contextmanager
@@ -86,7 +81,7 @@ def _trained(run: RunFolder, dataset: Any, device: torch.device, seed: int, prog
     import torch
 
     from lcprune import models
-    from lcprune.cli.prepare import make_recipe
+    from lcprune.cli.sources import make_recipe
     from lcprune.study import ORIGINAL, Network, epoch_rows
     from lcprune.tune import fit
 
@@ -100,12 +95,3 @@ def _trained(run: RunFolder, dataset: Any, device: torch.device, seed: int, prog
         run.add("training", *epoch_rows(ORIGINAL, result.history))
     example = models.example_input(MODEL, shape=dataset.input_shape).to(device)
     return Network(MODEL, model.eval(), example)
-
-
-def _measure(study: Study, seed: int) -> None:
-    from lcprune.study import record_latency, record_metric_error
-
-    logger.info("measuring latency")
-    record_latency(study, **LATENCY)
-    logger.info("measuring how the loss moves without single units")
-    record_metric_error(study, ["l1", "l2", "taylor"], 4, seed)

@@ -1,28 +1,27 @@
-"""`lcprune export`: the network for other programs."""
+"""`lcprune export` and `report`: networks for other programs, results for people."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lcprune.cli import options as o
-from lcprune.cli.command import UsageError
+from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.cli.show import console, print_json
 from lcprune.limit import format_count
+from lcprune.runs import RunFolder
 
 
+@o.also(*o.SOURCE, "json_", "debug")
 def export(
+    ctx: typer.Context,
     model: o.Model,
     format: Annotated[str, typer.Option("--format", "-f", help="onnx, torch or safetensors.")] = "onnx",
     out: Annotated[Path | None, typer.Option(metavar="PATH", help="File, or folder for safetensors.")] = None,
-    weights: o.Weights = None,
-    num_classes: o.NumClasses = None,
-    input_shape: o.InputShape = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
-    json_: o.Json = False,
-    debug: o.Debug = False,
 ) -> None:
     """Write a network as ONNX, torch.export file or safetensors; reload the file and compare.
 
@@ -40,7 +39,7 @@ def export(
 
     if format not in FORMATS:
         raise UsageError(f"--format {format}: choose one of {', '.join(FORMATS)}")
-    network = open_network(model, weights, num_classes, input_shape)
+    network = open_network(ctx.params)
     stem = Path(model).name if network.run is not None else model.rpartition(":")[2]
     target = out or Path(f"{stem}{FORMATS[format] or '-export'}")
     if target.exists() and not force:
@@ -48,8 +47,41 @@ def export(
     if format != "safetensors" and target.is_dir():
         raise UsageError(f"{target} is a folder; name a file with --out")
     done = write(network.model, network.example, target, format, network.plan)
-    if json_:
+    if ctx.params["json_"]:
         print_json({"path": str(done.path), "format": format, "max_error": done.max_error, "bytes": done.bytes})
     else:
         size = format_count(done.bytes)
         console().print(f"{done.path}: {size}B, reloaded and compared: largest difference {done.max_error:.1e}")
+
+
+@o.also("json_", "debug")
+def report(
+    ctx: typer.Context,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, or folders with a network.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page; report.html in the (first) folder by default."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that lcprune did not make.")] = False,
+) -> None:
+    """Make one self-contained HTML page; with the extra `figures`, its figures as PNG and SVG beside it.
+
+    Examples:
+
+      lcprune report runs/prune
+
+      lcprune report runs/uniform runs/naive runs/lcp --out comparison.html
+    """
+    from lcprune.report import write_report
+
+    with wrong_usage():
+        opened = [RunFolder.read(path) for path in runs]
+        page = write_report(opened, out or opened[0].file("report.html"), title, force=force)
+    for run in opened:
+        if run.stopped:
+            print(f"{run.path} is not finished: {run.stopped}", file=sys.stderr)
+    if ctx.params["json_"]:
+        print_json({"report": str(page), "figures": sorted(str(f) for f in (page.parent / "figures").glob("*.svg"))})
+    else:
+        print(page)

@@ -1,36 +1,43 @@
-"""`lcprune prune`, `plan` and `pareto`: smaller networks from a trained one."""
+"""`lcprune prune`, `plan`, `pareto` and `compare`: smaller networks from a trained one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import lcprune
 from lcprune.cli import options as o
-from lcprune.cli.command import UsageError
+from lcprune.cli.command import UsageError, wrong_usage
 from lcprune.cli.show import show_plan
-from lcprune.runs import PLAN
+from lcprune.files import atomic_write
+from lcprune.limit import LATENCY, Limit
+from lcprune.runs import PLAN, RunFolder
+
+if TYPE_CHECKING:
+    from lcprune.study import Study
+
+METHODS = o.words("uniform,naive,lcp")
+HALF_AND_QUARTER, FRONTIER = o.limits("macs")("50%,25%"), "20%,30%,50%,70%"
+_MACS = "Multiply-adds: 50%,25% or 62.7M,30M."
 
 
-@o.also(o.STUDY)
+@o.also(*o.TIMED, "asynchronous", *o.STUDY)
 def prune(
     ctx: typer.Context,
     model: o.Model,
     macs: o.Macs = None,
     params: o.Params = None,
     latency: o.Latency = None,
-    batch: o.Batch = 1,
-    backend: o.Backend = "eager",
-    latency_table: o.LatencyTable = None,
     method: o.Method = "lcp",
-    epochs: Annotated[int, o.run_option(min=0, help="Tune the result for so many epochs.")] = 0,
+    epochs: Annotated[int, o.run_option("Tune the result for so many epochs.", min=0)] = 0,
     seed: o.Seed = 0,
-    dry_run: o.DryRun = False,
-    asynchronous: o.Asynchronous = False,
+    dry_run: Annotated[
+        bool, o.run_option("Show what would go, layer by layer; keep nothing.", None, "--dry-run")
+    ] = False,
 ) -> None:
     """Cut a trained network down to a limit, and tune it if asked to.
 
@@ -46,31 +53,28 @@ def prune(
 
       lcprune prune resnet56 --config run.toml --set search.iterations=100
     """
-    from lcprune.cli.studies import open_study
+    if dry_run:
+        show_plan(_chosen(ctx), ctx.params["json_"])
+        return
+    from lcprune.cli.sessions import open_study
     from lcprune.study import make_network
 
-    limits = _limits(macs, params, latency, batch, backend, latency_table)
-    if dry_run:
-        show_plan(_chosen(ctx, method, limits, seed), ctx.params["json_"])
-        return
-    with open_study(ctx, [method], [] if macs is None else [macs], _why(ctx, method, epochs)) as study:
+    limits = _limits(ctx.params)
+    with open_study(ctx, [method], [] if macs is None else [macs]) as study:
         study.keep(make_network(study, method, limits, seed))
 
 
-@o.also(o.CHOICE, {name: o.FOLDER[name] for name in ("config", "set_", "json_", "quiet", "debug")})
+@o.also(*o.TIMED, *o.CHOICE, "config", "set_", "json_", "quiet", "debug")
 def plan(
     ctx: typer.Context,
     model: o.Model,
     macs: o.Macs = None,
     params: o.Params = None,
     latency: o.Latency = None,
-    batch: o.Batch = 1,
-    backend: o.Backend = "eager",
-    latency_table: o.LatencyTable = None,
     method: o.Method = "lcp",
     seed: o.Seed = 0,
-    out: Annotated[Path | None, o.run_option(metavar="FILE", help="Keep the plan as JSON.")] = None,
-    force: Annotated[bool, o.run_option("--force", help="Replace that file.")] = False,
+    out: Annotated[Path | None, o.run_option("Keep the plan as JSON.", "FILE")] = None,
+    force: Annotated[bool, o.run_option("Replace that file.", None, "--force")] = False,
 ) -> None:
     """Show what pruning would take from each layer; without a limit, what it took from a pruned network.
 
@@ -88,63 +92,68 @@ def plan(
     else:
         if out is not None and out.exists() and not force:
             raise UsageError(f"{out} exists already: replace it with --force, or name another file with --out")
-        limits = _limits(macs, params, latency, batch, backend, latency_table)
-        found = _chosen(ctx, method, limits, seed)
+        found = _chosen(ctx)
     if out is not None:
         found.save(out)
     show_plan(found, ctx.params["json_"])
 
 
-def _chosen(ctx: typer.Context, method: str, limits: Mapping[str, Any], seed: int) -> lcprune.Plan:
+def _chosen(ctx: typer.Context) -> lcprune.Plan:
     """What the options would keep; nothing is written."""
-    from lcprune.cli.studies import open_study
+    from lcprune.cli.sessions import open_study
     from lcprune.study import NetworkJob
 
-    macs = [limits["macs"]] if "macs" in limits else []
-    with open_study(ctx, [method], macs, _why(ctx, method), dry=True) as study:
-        found: lcprune.Plan = study.choose(NetworkJob(method, limits, seed))[0].plan
+    given, limits = ctx.params, _limits(ctx.params)
+    job = NetworkJob(given["method"], limits, given["seed"])
+    with open_study(ctx, [job.method], [limits["macs"]] if "macs" in limits else [], dry=True) as study:
+        found: lcprune.Plan = study.choose(job)[0].plan
     return found
 
 
-def _limits(macs: Any, params: Any, latency: Any, batch: int, backend: str, table: str | None) -> dict[str, Any]:
-    limits = {name: some for name, some in (("macs", macs), ("params", params)) if some is not None}
-    limits |= _latency(latency, batch, backend, table)
+def _limits(given: Mapping[str, Any]) -> dict[str, Any]:
+    limits = {name: given[name] for name in ("macs", "params") if given[name] is not None} | _timed(given)
     if not limits:
         raise UsageError("no limit: add one, e.g. --macs 50%, --params 0.4M or --latency 60%")
     return limits
 
 
-def _why(ctx: typer.Context, method: str, epochs: int = 0) -> str | None:
-    """What needs data; None if nothing does."""
-    from lcprune.cli.prepare import check_names, needs_data
+def _timed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The limit on latency, if there is one; finds out before anything is done that a table cannot be used."""
+    from lcprune.latency import Latency, Table
 
-    metric = ctx.params["metric"]
-    check_names([method], metric)
-    wanted = lcprune.methods.get(method).needs_data or needs_data(metric) or epochs
-    tuned = f" and epochs={epochs}" if epochs else ""
-    return f"method {method!r} with metric {metric!r}{tuned}" if wanted else None
+    limits, *how = (given[name] for name in ("latency", *o.TIMED))
+    if limits is None:
+        for name in o.TIMED:
+            if given[name] != o.SHARED[name].default:
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} is for --latency: add a limit, e.g. --latency 60%")
+        return {}
+    if given["latency_table"] is not None:
+        with wrong_usage("", lcprune.LatencyError):
+            Table.load(given["latency_table"])
+    return {"latency": Latency(limits, *how)}
 
 
-@o.also(o.STUDY)
+@o.also(*o.TIMED, "asynchronous", *o.STUDY)
 def pareto(
     ctx: typer.Context,
     model: o.Model,
-    macs: o.OptionalManyMacs = None,
-    latency: o.ManyLatencies = None,
-    batch: o.Batch = 1,
-    backend: o.Backend = "eager",
-    latency_table: o.LatencyTable = None,
+    macs: Annotated[
+        o.Several | None, o.limit_option(f"{_MACS} [default: {FRONTIER}]", "SIZES", parser=o.limits("macs"))
+    ] = None,
+    latency: Annotated[
+        o.Several | None, o.limit_option("Latency: 60%,40% or 3.5ms,2ms.", "TIMES", parser=o.limits(LATENCY))
+    ] = None,
     learn: Annotated[
         str,
         o.method_option(
-            help="'sweep': all limits share one search; 'tightest': one search at the tightest limit; "
+            "'sweep': all limits share one search; 'tightest': one search at the tightest limit; "
             "'each': a search per limit."
         ),
     ] = "sweep",
-    methods: o.Methods = o.THREE_METHODS,
-    epochs: Annotated[int, o.run_option(min=0, help="Tune every network for so many epochs.")] = 0,
+    methods: o.Methods = METHODS,
+    epochs: Annotated[int, o.run_option("Tune every network for so many epochs.", min=0)] = 0,
     seed: o.Seed = 0,
-    asynchronous: o.Asynchronous = False,
 ) -> None:
     """Make a frontier: one search, networks at many limits, with naive and uniform beside them.
 
@@ -156,21 +165,21 @@ def pareto(
 
       lcprune pareto runs/train --latency 80%,60%,40% --batch 1
     """
-    from lcprune.cli.prepare import check_names
-    from lcprune.cli.studies import open_study
+    from lcprune.cli.sessions import open_study
+    from lcprune.cli.sources import needs_data
     from lcprune.compensations import LEARN
     from lcprune.frontier import METHODS as FRONTIER_METHODS
     from lcprune.study import ORIGINAL, NetworkJob, run_jobs
 
     if learn not in LEARN:
         raise UsageError(f"--learn {learn}: choose one of {', '.join(map(repr, LEARN))}")
-    check_names(methods, ctx.params["metric"])
+    needs_data(methods, ctx.params["metric"])  # refuses unknown names
     strange = [method for method in methods if method not in FRONTIER_METHODS]
     if strange:
         raise UsageError(f"--methods {', '.join(strange)}: a frontier takes only {', '.join(FRONTIER_METHODS)}")
-    timed = _latency(latency, batch, backend, latency_table)
+    timed = _timed(ctx.params)
     if macs is None and latency is None:
-        macs = o.FRONTIER
+        macs = o.limits("macs")(FRONTIER)
     with open_study(ctx, methods, macs or (), "a frontier") as study:
         folder = study.run.file("search")
         frontier = lcprune.pareto(
@@ -197,18 +206,46 @@ def pareto(
         run_jobs(study, jobs)
 
 
-def _latency(limits: Any, batch: int, backend: str, table: str | None) -> dict[str, Any]:
-    """The limit on latency, if there is one; finds out before anything is done that a table cannot be used."""
-    from lcprune.latency import Latency, Table
+@o.also(*o.STUDY)
+def compare(
+    ctx: typer.Context,
+    model: o.Model,
+    macs: Annotated[o.Several, o.limit_option(_MACS, "SIZES", parser=o.limits("macs"))] = HALF_AND_QUARTER,
+    methods: o.Methods = METHODS,
+    epochs: o.Epochs = None,
+    seeds: Annotated[int, o.run_option("How many trials, with seeds 0, 1, ...", min=1)] = 3,
+) -> None:
+    """Compare methods at the same limits: mean and standard deviation, as Markdown, CSV and LaTeX.
 
-    if limits is None:
-        ignored = {"--batch": batch != 1, "--backend": backend != "eager", "--latency-table": table is not None}
-        for name in (name for name, given in ignored.items() if given):
-            raise UsageError(f"{name} is for --latency: add a limit, e.g. --latency 60%")
-        return {}
-    if table is not None:
-        try:
-            Table.load(table)
-        except lcprune.LatencyError as error:
-            raise UsageError(str(error)) from error
-    return {"latency": Latency(limits, batch, backend, table)}
+    Examples:
+
+      lcprune compare runs/train --macs 50%,25% --seeds 3 --epochs 20
+
+      lcprune compare resnet56 --weights resnet56.safetensors --data cifar10:PATH --methods naive,lcp
+    """
+    from lcprune.cli.sessions import open_study
+
+    with open_study(ctx, methods, macs, "a comparison", whole=True) as study:
+        grid(study, methods, macs, seeds)
+        write_tables(study.run)
+
+
+def grid(study: Study, methods: Sequence[str], macs: Sequence[Limit], seeds: int = 1) -> None:
+    """Every method at every limit with every seed."""
+    from lcprune.study import ORIGINAL, NetworkJob, run_jobs
+
+    trials = [NetworkJob(how, {"macs": limit}, seed) for limit in macs for how in methods for seed in range(seeds)]
+    run_jobs(study, [NetworkJob(ORIGINAL), *trials])
+
+
+def write_tables(run: RunFolder) -> None:
+    """The results as `tables/results.md`, `.csv` (every trial) and `.tex`."""
+    from lcprune.report.tables import csv_text, latex, markdown, result_table
+
+    rows = run.records("results")
+    header, cells = result_table(rows)
+    caption = f"{run.settings.get('model')} on {run.settings.get('data')}"
+    texts = {"md": markdown(header, cells), "csv": csv_text(rows), "tex": latex(header, cells, caption)}
+    for ending, text in texts.items():
+        with atomic_write(run.file("tables", f"results.{ending}")) as path:
+            path.write_text(text, encoding="utf-8")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lcprune.runs import PLAN, RunFolder
+from lcprune.cli.command import settings, wrong_usage
+from lcprune.runs import PLAN, RunFolder, default_folder
 
 if TYPE_CHECKING:
     from lcprune.plan import Plan
@@ -33,9 +36,7 @@ def console() -> Console:
 
 def listen(quiet: bool = False) -> None:
     """Let lcprune's log lines appear on stderr (the bars show the rest on a terminal)."""
-    for handler in list(logger.handlers):
-        if isinstance(handler, _Stderr):
-            logger.removeHandler(handler)
+    logger.handlers[:] = [handler for handler in logger.handlers if not isinstance(handler, _Stderr)]
     logger.setLevel(logging.INFO)
     logger.propagate = False
     if not quiet:
@@ -51,7 +52,9 @@ class _Stderr(logging.Handler):
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(value, indent=2, allow_nan=False, default=_plain))
+    print(
+        json.dumps(value, indent=2, allow_nan=False, default=lambda v: v.tolist() if hasattr(v, "tolist") else str(v))
+    )
 
 
 def print_table(title: str, header: Sequence[str], cells: Sequence[Sequence[str]], width: int | None = None) -> None:
@@ -109,30 +112,43 @@ def show_plan(plan: Plan, json_: bool) -> None:
         print(plan.summary())
 
 
-def write_run_report(run: RunFolder, title: str | None = None) -> None:
-    """Write `report.html` into the run's folder."""
-    from lcprune.report import write_report
+@contextlib.contextmanager
+def open_run(ctx: typer.Context, subject: str, heading: str = "", title: str | None = None) -> Iterator[RunFolder]:
+    """The run folder that `--out`, `--resume` and `--force` ask for; ends with the report and the results.
 
-    write_report([run], run.file("report.html"), title, force=True)
+    Args:
+        subject: what a new folder is named for.
+        heading: of the results.
+        title: of the report.
+    """
+    given, command = ctx.params, str(ctx.info_name)
+    out, chosen = given["out"], settings(ctx)
+    with wrong_usage():
+        if given["resume"] and out is not None:
+            run = RunFolder.resume(out, command, chosen)
+        else:
+            run = RunFolder.create(out or default_folder(command, subject), command, chosen, force=given["force"])
+    with run:
+        yield run
+        if given["report"] and run.writes:
+            from lcprune.report import write_report
+
+            write_report([run], run.file("report.html"), title, force=True)
+    if run.writes:
+        _tell(run, given["json_"], heading)
 
 
-def tell(run: RunFolder, json_: bool, title: str = "") -> None:
+def _tell(run: RunFolder, json_: bool, heading: str) -> None:
     """Print the results: a table, or JSON with `results` and the folder."""
+    from lcprune.report.tables import result_table
+
     rows = run.records("results")
     if json_:
         print_json({"run": str(run.path), "results": rows})
         return
     if rows:
-        from lcprune.report.tables import result_table
-
-        print_table(title, *result_table(rows))
+        print_table(heading, *result_table(rows))
     page = run.file("report.html")
     print(f"\nreport: {page}" if page.is_file() else f"\nrun folder: {run.path}")
     if run.file(PLAN).is_file():
         print(f"layer by layer: lcprune plan {run.path}")
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return str(value)

@@ -246,8 +246,9 @@ def _bounds(func: Any, args: Any) -> Bounds | None:
         return 0.0, math.inf
     if func not in _CLAMPS:
         return None
-    unsaid = [-1, 1] if func in (_ATEN.hardtanh.default, _ATEN.hardtanh_.default) else [None, None]
-    low, high = [*args[1:], *unsaid[len(args) - 1 :]]
+    unsaid: list[float | None] = [-1, 1] if func in (_ATEN.hardtanh.default, _ATEN.hardtanh_.default) else [None, None]
+    bounds = [*args[1:], *unsaid[len(args) - 1 :]]
+    low, high = bounds[0], bounds[1]
     return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 

@@ -1,12 +1,9 @@
 """Studies: one network pruned in one or several ways, each result tuned, judged and recorded in a run folder."""
 
-from lcprune.study.job import ORIGINAL, NetworkJob
+from lcprune.study.job import ORIGINAL, NetworkJob, cost_row, epoch_rows
 from lcprune.study.jobs import make_network, run_jobs
-from lcprune.study.latency import record_latency
-from lcprune.study.metric_error import record_metric_error
-from lcprune.study.networks import Network, gives_scores, open_network, trace_network
-from lcprune.study.reachable import check_reachable
-from lcprune.study.rows import cost_row, epoch_rows
+from lcprune.study.measured import record_latency, record_metric_error
+from lcprune.study.networks import Network, check_reachable, gives_scores, open_network, trace_network
 from lcprune.study.study import Study, judge
 
 __all__ = [

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -92,23 +91,25 @@ def make_network(study: Study, method: str, limits: Mapping[str, Any], seed: int
 
 
 def _send(study: Study, engine: RayEngine, jobs: Sequence[NetworkJob]) -> None:
-    """Let tasks make networks; what is complete is recorded in the order of `jobs`, whoever was faster."""
-    found = [(job, outcome) for job in jobs if (outcome := _outcome(study.run, job))]
-    left = [job for job in jobs if job not in dict(found)]
-    made: Iterator[tuple[int, Any]] = iter(())
-    if left:
-        packed, folder = engine.share(_pack(study)), engine.folder(study.run.path)
-        items = [(packed, folder.at(job.folder), job) for job in left]
-        made = engine.map(_work, items, names=[job.title for job in left], title="networks", progress=study.progress)
-    outcomes: dict[NetworkJob, Any] = {}
-    waiting = deque(jobs)
-    for job, outcome in chain(found, ((left[index], outcome) for index, outcome in made)):
-        outcomes[job] = outcome
-        while waiting and waiting[0] in outcomes:
-            first = waiting.popleft()
+    """Have networks made, and add their records in the order of the jobs, whoever was faster."""
+    known = {number: found for number, job in enumerate(jobs) if (found := _outcome(study.run, job))}
+    wanted = [number for number in range(len(jobs)) if number not in known]
+    made: Iterable[tuple[int, Any]] = ()
+    if wanted:
+        plain = replace(study, run=None, engine=LocalEngine())  # type: ignore[arg-type]
+        packed, folder = engine.share(_moved(plain, torch.device("cpu"))), engine.folder(study.run.path)
+        items = [(packed, folder.at(jobs[number].folder), jobs[number]) for number in wanted]
+        names = [jobs[number].title for number in wanted]
+        made = engine.map(_work, items, names=names, title="networks", progress=study.progress)
+    outcomes: dict[int, Any] = {}
+    first = 0
+    for number, outcome in chain(known.items(), ((wanted[index], outcome) for index, outcome in made)):
+        outcomes[number] = outcome
+        while first in outcomes:
             for kind in _KINDS[:-1]:
-                study.add_once(kind, first.name, outcomes[first][kind])
+                study.add_once(kind, jobs[first].name, outcomes[first][kind])
             study.run.add("results", *outcomes[first]["results"])
+            first += 1
 
 
 def _outcome(run: RunFolder, job: NetworkJob) -> dict[str, Any] | None:
@@ -118,11 +119,6 @@ def _outcome(run: RunFolder, job: NetworkJob) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
-
-
-def _pack(study: Study) -> Study:
-    """The study, ready to travel: on the CPU, without a folder."""
-    return _moved(replace(study, run=None, engine=LocalEngine()), torch.device("cpu"))  # type: ignore[arg-type]
 
 
 def _moved(study: Study, device: torch.device) -> Study:

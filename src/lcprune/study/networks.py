@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -19,11 +20,14 @@ from lcprune.copies import ORIGIN
 from lcprune.errors import DataError, LcpruneError, ModelError, first_line
 from lcprune.files import write_json
 from lcprune.graph import ChannelGraph, trace
+from lcprune.limit import Limit, format_count
 from lcprune.plan import Plan
 from lcprune.repairs.distance import scores_classes
 from lcprune.runs import NETWORK, PLAN, WEIGHTS, RunFolder
 from lcprune.score import ACCURACY, LOSS
+from lcprune.select import Limits, Ranking
 from lcprune.storage import is_folder, load, network_of
+from lcprune.task import width_of
 
 if TYPE_CHECKING:
     from lcprune.data import AnyData, OwnData
@@ -82,30 +86,33 @@ def open_network(
     Raises:
         ModelError: there is no such network, or it cannot take such inputs.
     """
+    run, plan, known = None, None, {}
     if Path(name).is_dir():
-        network = _from_folder(RunFolder.read(name), weights, shape, device)
-        _check_data(network, dataset)
-        return network
-    folder = Path(weights) if weights is not None and Path(weights).is_dir() else None
-    known = {} if folder is None else network_of(folder)
-    num_classes = num_classes or known.get("num_classes") or (None if dataset is None else dataset.num_classes)
-    if ":" not in name and len(Path(name).parts) > 1:
+        run = RunFolder.read(name)
+        name, known = str(run.path), _network_in(run, weights)
+        model, plan = load(run.path), _plan(run.path, known)
+        while shape is None and "input_shape" not in known and is_folder(known.get("model")):
+            known = network_of(Path(known["model"]))  # a network that was pruned twice
+        shape = shape or known.get("input_shape") or models.input_shape(known["model"])
+    elif ":" not in name and len(Path(name).parts) > 1:
         raise ModelError(f"there is no run folder {name}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = models.build(name, num_classes=num_classes, weights=None if folder else weights)
-    plan = None
-    if folder is not None:
-        plan = _plan(folder, {**known, **getattr(model, ORIGIN)})
-        model = load(folder, model)
-    if shape is None:
-        shape = dataset.input_shape if dataset is not None else known.get("input_shape") or models.input_shape(name)
-    example = models.example_input(name, shape=shape)
-    model = model.to(device).eval()
-    example = to_device(example, device)
-    _try(model, example, name)
-    network = Network(name, model, example, plan, None if folder is None else RunFolder.read(folder))
-    _check_data(network, dataset)
+    else:
+        if weights is not None and Path(weights).is_dir():
+            run = RunFolder.read(weights)
+            weights, known = None, network_of(run.path)
+        num_classes = num_classes or known.get("num_classes") or (None if dataset is None else dataset.num_classes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = models.build(name, num_classes=num_classes, weights=weights)
+        if run is not None:
+            plan = _plan(run.path, {**known, **getattr(model, ORIGIN)})
+            model = load(run.path, model)
+        shape = shape or (known.get("input_shape") if dataset is None else dataset.input_shape)
+    example = to_device(models.example_input(name, shape=shape), device)
+    network = Network(name, model.to(device).eval(), example, plan, run)
+    _answer(network, example)
+    if dataset is not None:
+        _check_data(network, dataset)
     return network
 
 
@@ -119,21 +126,35 @@ def trace_network(network: Network, ignore: Sequence[str] = ()) -> ChannelGraph:
     return graph
 
 
-def _from_folder(run: RunFolder, weights: str | None, shape: Any, device: torch.device | str) -> Network:
-    """A trained or pruned network from its folder."""
+def check_reachable(
+    graph: ChannelGraph, macs: Sequence[Limit], params: Limit | None, min_keep: float, multiple_of: int | None
+) -> None:
+    """Refuse limits that no choice of units can meet, before a folder is made or an hour is spent.
+
+    A limit that the whole network meets is no error; it is said that nothing has to go.
+
+    Raises:
+        BudgetError: with the smallest that can be reached.
+    """
+    scores = [np.zeros(size) for size in graph.cost.sizes]
+    ranking = Ranking(scores, graph.cost, min_keep, width_of(graph, multiple_of))
+    for limits in [Limits(macs=limit, params=params) for limit in macs] or [Limits(params=params)]:
+        if limits:
+            ranking.select(limits)
+    for name, most, whole in [*(("macs", limit, graph.macs) for limit in macs), ("params", params, graph.params)]:
+        if most is not None and most.of(whole) >= whole:
+            logger.warning("%s=%s is no limit here: the whole network has %s", name, most, format_count(whole))
+
+
+def _network_in(run: RunFolder, weights: str | None) -> dict[str, Any]:
+    """What a folder says of the network that it must hold."""
     if weights is not None:
         raise ModelError(f"{run.path} has weights of its own: leave out weights={weights}")
     if not run.file(WEIGHTS).is_file():
         inside = sorted(path.parent for path in run.path.glob(f"networks/*/{WEIGHTS}"))
         hint = f"choose one of its networks: {', '.join(map(str, inside))}" if inside else "did the run finish?"
         raise ModelError(f"{run.path} holds no network ({WEIGHTS}); {hint}")
-    known = network_of(run.path)
-    model = load(run.path).to(device).eval()
-    while shape is None and "input_shape" not in known and is_folder(known.get("model")):
-        known = network_of(Path(known["model"]))  # a network that was pruned twice
-    shape = shape or known.get("input_shape") or models.input_shape(known["model"])
-    plan = _plan(run.path, network_of(run.path))
-    return Network(str(run.path), model, to_device(models.example_input("", shape=shape), device), plan, run)
+    return network_of(run.path)
 
 
 def _plan(folder: Path, known: Mapping[str, Any]) -> Plan | None:
@@ -141,15 +162,12 @@ def _plan(folder: Path, known: Mapping[str, Any]) -> Plan | None:
     return Plan.load(folder / PLAN).with_meta(network=dict(known)) if (folder / PLAN).is_file() else None
 
 
-def _check_data(network: Network, dataset: AnyData | None) -> None:
+def _check_data(network: Network, dataset: AnyData) -> None:
     """Find out in a second that the network cannot take the data's images, or has no output for some of its classes."""
-    if dataset is None:
-        return
     if dataset.num_classes is None:
         _check_task(network, dataset)
         return
-    example = torch.zeros(1, *dataset.input_shape, device=network.device)
-    answer = _try(network.model, example, network.name)
+    answer = _answer(network, torch.zeros(1, *dataset.input_shape, device=network.device))
     if isinstance(answer, Tensor) and answer.ndim == 2 and answer.shape[1] < dataset.num_classes:
         raise ModelError(
             f"{network.name} has {answer.shape[1]} outputs and {dataset.name} has {dataset.num_classes} classes: "
@@ -159,14 +177,13 @@ def _check_data(network: Network, dataset: AnyData | None) -> None:
 
 def gives_scores(network: Network, dataset: AnyData) -> bool:
     """Whether the network gives one row of scores per image."""
-    example = torch.zeros(1, *dataset.input_shape, device=network.device)
-    return scores_classes(_try(network.model, example, network.name), 1)
+    return scores_classes(_answer(network, torch.zeros(1, *dataset.input_shape, device=network.device)), 1)
 
 
 def _check_task(network: Network, dataset: OwnData) -> None:
     """Find out as soon that the loss or the score does not fit what the network gives."""
     first = Batch(to_device(dataset.first.inputs, network.device), to_device(dataset.first.target, network.device), 0)
-    answer = _try(network.model, first.inputs, network.name)
+    answer = _answer(network, first.inputs)
     if not dataset.labelled:
         return
     what = "the loss" if dataset.loss_fn is not None else "cross-entropy, the loss unless one is named,"
@@ -194,15 +211,16 @@ def _shapes(value: Any) -> str:
     return " and ".join(f"{tuple(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}" for leaf in leaves)
 
 
-def _try(model: nn.Module, example: Any, name: str) -> Any:
+def _answer(network: Network, example: Any) -> Any:
     """Find out in a second, not after an hour, that the network cannot take such inputs."""
     try:
         with torch.no_grad():
-            return call(model, example)
+            return call(network.model, example)
     except LcpruneError:
         raise
     except Exception as error:
         shape = shape_text(shape_of(example))
         raise ModelError(
-            f"{name} cannot take inputs of {shape}: {first_line(error)}\nchoose other data, or say another input_shape"
+            f"{network.name} cannot take inputs of {shape}: {first_line(error)}\n"
+            "choose other data, or say another input_shape"
         ) from None

@@ -32,9 +32,8 @@ from lcprune.runs import PLAN, RunFolder
 from lcprune.score import score_row
 from lcprune.search import Search
 from lcprune.storage import load, save
-from lcprune.study.job import ORIGINAL, NetworkJob, row_folder
+from lcprune.study.job import ORIGINAL, NetworkJob, Row, cost_row, epoch_rows, row_folder
 from lcprune.study.networks import Network
-from lcprune.study.rows import Row, cost_row, epoch_rows, kept_rows, plan_row, search_rows
 from lcprune.tune import Recipe, evaluate, fit
 
 logger = logging.getLogger("lcprune")
@@ -45,18 +44,9 @@ class Study:
     """One network under study.
 
     Attributes:
-        run: where everything is recorded.
-        network: what is pruned.
-        graph: the network, traced.
         dataset: for searching (training images), tuning, and judging (test images); None for cuts without.
         recipe: how to tune; None for not at all.
-        search: how LcP looks for betas.
-        metric: how units are scored.
-        min_keep: share of each group that stays.
-        multiple_of: widths are multiples of this; as for `lcprune.prune`.
-        progress: show bars.
         options: method -> settings of its own.
-        engine: where the work is done.
         evaluation: how networks are judged while one is chosen.
         repair: how cut networks are repaired, where there is a data set.
     """
@@ -123,9 +113,12 @@ class Study:
         """Cut, repair, tune, judge, save and record a network."""
         made = PruneResult(job.plan.apply(whole), job.plan, [], whole=whole)
         judged = self._judge(made.model)
-        row = plan_row(self.graph, job) | {f"{name}_before": value for name, value in judged.items()} | judged
+        row = job.plan_row(self.graph) | {f"{name}_before": value for name, value in judged.items()} | judged
         row |= self._score()
-        made = self.repaired(job, made)
+        if self.dataset is not None and self.repair != NONE:
+            graph, samples = replace(self.graph, model=whole), self.samples(job.seed)
+            classes = self.dataset.classifies
+            made = repaired(made, graph, samples, self.repair, classes, job.seed, self.progress)
         model = made.model
         if made.repair is not None:
             job, judged = replace(job, plan=made.plan), self._judge(model)
@@ -133,24 +126,15 @@ class Study:
         epochs: list[Row] = []
         if self.recipe is not None and self.dataset is not None:
             model = self.start(job, whole, made)
-            tuned = self.tune(job, model)
-            epochs = [{**entry, "method": job.method, "limit": job.limit} for entry in tuned]
+            epochs = [{**entry, **job.tag} for entry in self.tune(job, model)]
             row |= self._judge(model)
         save(self.run.file(job.folder), model, job.plan)
-        self.add_once("schedule", job.name, kept_rows(self.graph, job))
-        self.add_once("search", job.name, search_rows(job))
+        self.add_once("schedule", job.name, job.kept_rows(self.graph))
+        self.add_once("search", job.name, job.search_rows())
         self.add_once("training", job.name, epochs)
         # The row goes last: it says that this network is complete.
         self.run.add("results", row)
         return row
-
-    def repaired(self, job: NetworkJob, made: PruneResult) -> PruneResult:
-        """A cut network repaired on training images, where there are some."""
-        if self.dataset is None or self.repair == NONE or made.whole is None:
-            return made
-        graph = replace(self.graph, model=made.whole)
-        classes = self.dataset.classifies
-        return repaired(made, graph, self.samples(job.seed), self.repair, classes, job.seed, self.progress)
 
     def samples(self, seed: int) -> list[tuple[Any, Any]]:
         """Training images to repair with."""
@@ -200,8 +184,7 @@ class Study:
 
     def keep(self, row: Mapping[str, Any]) -> None:
         """Make one network the run's own: its plan and weights go to the top of the folder."""
-        folder = self.run.file(row_folder(row))
-        save(self.run.path, load(folder, copy.deepcopy(self.network.model)), Plan.load(folder / PLAN))
+        save(self.run.path, self.model_of(row), Plan.load(self.run.file(row_folder(row), PLAN)))
 
     def model_of(self, row: Mapping[str, Any]) -> nn.Module:
         """A finished network, from its folder."""

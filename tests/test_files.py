@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lcprune.errors import ConfigError
-from lcprune.toml import dump_toml, parse_toml, read_toml
+from lcprune.files import dump_toml, parse_toml, read_toml
 
 scalars = st.one_of(
     st.booleans(),
@@ -34,3 +34,8 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
     (tmp_path / "bad.toml").write_text("x = ")
     with pytest.raises(ConfigError, match=r"bad\.toml is not a TOML file"):
         read_toml(tmp_path / "bad.toml")
+
+
+def test_a_mapping_in_a_section_survives():
+    values = {"method": "schedule", "schedule": {"shares": {"layer1.*": 0.5, "fc": 1}}}
+    assert parse_toml(dump_toml(values)) == values
