@@ -362,6 +362,8 @@ def test_what_a_fleet_cannot_do_is_said(network: nn.Module, plans: list[Plan], d
         together(network, plans, digits, recipe=replace(RECIPE, compile=True))
     with pytest.raises(TuneError, match="at least one"):
         tune.fit_fleet(network, [], digits)
+    with pytest.raises(TuneError, match="a loss of its own"):
+        together(network, plans, replace(digits, loss_fn=nn.functional.multi_margin_loss))
 
 
 def test_image_files_are_refused(network: nn.Module, plans: list[Plan], tmp_path: Path) -> None:

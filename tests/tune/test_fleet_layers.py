@@ -200,3 +200,13 @@ def test_convolutions_and_their_gradients(
     found = (y, part.sum(1), dx, dw)
     for ours, theirs in zip(found, (expected, sums, torch.cat(given), torch.stack(taken)), strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+def test_no_channel_wakes_at_zero_where_the_kernels_do_not_fit() -> None:
+    conv = layers.FleetConv2d(nn.Conv2d(2, 3, 3, dilation=2, bias=False), MEMBERS)
+    norm = layers.FleetBatchNorm2d(nn.BatchNorm2d(3), MEMBERS)
+    with torch.no_grad():
+        conv.weight.zero_(), norm.weight.zero_(), norm.bias.zero_()
+    for top in (6.0, float("inf")):
+        layers.conv_norm(torch.randn(MEMBERS * BATCH, 2, 7, 7), None, conv, norm, top).sum().backward()
+        assert not norm.bias.grad.any()

@@ -123,7 +123,7 @@ def _per_output(whole: nn.Module, site: Site) -> Tensor:
     """(outputs, 1): how far a layer's output has to move so that the sum behind moves by one; 0 where it hardly can."""
     layer: Any = whole.get_submodule(site.name)
     if site.norm is None:
-        return torch.ones(len(layer.weight), 1, device=layer.weight.device)
+        return torch.ones(len(layer.weight), 1, dtype=torch.float32, device=layer.weight.device)
     norm: Any = whole.get_submodule(site.norm)
     factor = (norm.running_var + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight)
     able = factor.abs() > _ABLE * factor.abs().max()

@@ -128,6 +128,10 @@ def _refuse(count: int, given: Mapping[str, Sequence[Any]], recipes: Sequence[Re
         raise TuneError("a fleet trains in one process: start it without a launcher, or tune each network with `fit`")
     if not dataset.train:
         raise TuneError(f"{dataset.name} has no training images")
+    if not dataset.classifies:
+        raise TuneError(
+            f"{dataset.name} has a loss of its own, and a fleet has cross-entropy: use `fit` for each network"
+        )
     if not isinstance(dataset.train, ArraySplit):
         raise TuneError(
             f"{dataset.name} comes from image files, and a fleet is fed from arrays, such as CIFAR's: tune each "

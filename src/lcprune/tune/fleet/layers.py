@@ -214,7 +214,7 @@ def conv_norm(x: Tensor, other: Tensor | None, conv: FleetConv2d, norm: FleetBat
     if not conv.fast(x):
         y = norm(conv(x))
         y = y if other is None else y + other
-        return y.clamp(0, top) if top else y
+        return functional.relu(y).clamp(max=top) if top else y  # at 0 a clamp has a gradient, which would wake channels
     stride, padding = conv.stride[0], int(conv.padding[0])
     if not norm.training:
         y, _ = functions.convolved(functions.half(x), conv.weight, stride, padding, conv.groups > 1)
