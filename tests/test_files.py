@@ -12,10 +12,10 @@ from lcprune.files import dump_toml, parse_toml, read_toml
 scalars = st.one_of(
     st.booleans(),
     st.integers(-(2**62), 2**62),
-    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(allow_nan=False, allow_infinity=True),
     st.text(st.characters(codec="utf-8", exclude_categories=("Cs",))),
 )
-flat = st.dictionaries(st.text(min_size=1), st.one_of(scalars, st.lists(st.integers(-99, 99), max_size=3)), max_size=4)
+flat = st.dictionaries(st.text(min_size=1), st.one_of(scalars, st.lists(scalars, max_size=3)), max_size=4)
 
 
 @given(flat, st.dictionaries(st.sampled_from(["search", "tune"]), flat.filter(bool), max_size=2))

@@ -76,12 +76,14 @@ def _toml_key(name: str) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A plain value or a list is written as in JSON, but for infinity and the delete character."""
+    """A plain value is written as in JSON, but for infinity and the delete character."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(_toml_lines(value))}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+    return json.dumps("None" if value is None else value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def on_this_machine(path: str | os.PathLike[str]) -> Path:

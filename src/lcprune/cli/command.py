@@ -54,7 +54,8 @@ def wrong_usage(where: str = "", *more: type[Exception]) -> Iterator[None]:
 
 def unknown_setting(name: str, known: Iterable[str], section: str = "") -> str:
     """What to say of a setting that does not exist."""
-    near = difflib.get_close_matches(name, known := sorted(known), 1)
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {section + near[0]!r}?" if near else f"known are: {', '.join(known)}"
     return f"unknown setting {section + name!r}; {hint}"
 

@@ -121,8 +121,7 @@ def _timed(given: Mapping[str, Any]) -> dict[str, Any]:
     """The limit on latency, if there is one; finds out before anything is done that a table cannot be used."""
     from lcprune.latency import Latency, Table
 
-    limits, *how = (given[name] for name in ("latency", *o.TIMED))
-    if limits is None:
+    if given["latency"] is None:
         for name in o.TIMED:
             if given[name] != o.SHARED[name].default:
                 option = name.replace("_", "-")
@@ -131,7 +130,7 @@ def _timed(given: Mapping[str, Any]) -> dict[str, Any]:
     if given["latency_table"] is not None:
         with wrong_usage("", lcprune.LatencyError):
             Table.load(given["latency_table"])
-    return {"latency": Latency(limits, *how)}
+    return {"latency": Latency(given["latency"], given["batch"], given["backend"], given["latency_table"])}
 
 
 @o.also(*o.TIMED, "asynchronous", *o.STUDY)

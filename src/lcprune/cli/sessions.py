@@ -65,7 +65,8 @@ def open_study(
     device = pick_device(given["device"])
     if given.get("engine", "local") == "local":  # workers elsewhere find out for themselves
         check_precision(device, tuning, evaluation)
-    network, dataset = open_both(given, device, why, f"--epochs {recipe.epochs}" if tuning else None)
+    labels = f"--epochs {recipe.epochs}" if tuning else None
+    network, dataset = open_both(given, device, why, labels, network_first=True)
     if dataset is not None and dataset.loss_fn is not None:
         evaluation = replace(evaluation, loss_fn=dataset.loss_fn)
     if dataset is not None and not dataset.labelled and dataset.classifies and gives_scores(network, dataset):
@@ -125,7 +126,7 @@ def _open_engine(ctx: typer.Context, search: Search, whole: bool) -> Iterator[tu
         yield engine, search
 
 
-class Training(NamedTuple):
+class Session(NamedTuple):
     """A network that is about to be trained.
 
     Attributes:
@@ -143,7 +144,7 @@ class Training(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_training(ctx: typer.Context, why: str) -> Iterator[Training]:
+def open_training(ctx: typer.Context, why: str) -> Iterator[Session]:
     """The training that the options ask for."""
     given = ctx.params
     recipe = make_recipe(given["recipe"], {"seed": given["seed"], **ctx.obj.get("tune", {})}, given["epochs"])
@@ -172,7 +173,7 @@ def open_training(ctx: typer.Context, why: str) -> Iterator[Training]:
 
     with open_run(ctx, given["model"]) as run:
         network.describe(run)
-        yield Training(run, network, dataset, train)
+        yield Session(run, network, dataset, train)
 
 
 def _teacher(network: Network) -> nn.Module:

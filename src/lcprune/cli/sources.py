@@ -53,21 +53,27 @@ def open_data(given: Mapping[str, Any]) -> AnyData | None:
 
 
 def open_both(
-    given: dict[str, Any], device: torch.device, why: str | None, labels: str | None, seed: int = 0
+    given: dict[str, Any],
+    device: torch.device,
+    why: str | None,
+    labels: str | None,
+    seed: int = 0,
+    network_first: bool = False,
 ) -> tuple[Network, AnyData | None]:
     """Network and data. What was found out about them goes into the options, for the run folder's configuration.
 
     Args:
         why: what needs data; None if nothing does.
         labels: what needs labels of data.
+        network_first: a network that cannot be opened is said before data that are not there.
     """
     for name in (given["model"], given["weights"]):  # the data of the folder that the network comes from
         if name is not None and Path(name).is_dir():
             with wrong_usage():
                 known = RunFolder.read(name).settings
             given.update({key: given[key] or known.get(key) for key in ("data", "loss", "score")})
-    if why and given["data"] is None:
-        open_network(given)  # a wrong name is the first thing to hear of
+    if network_first and why and given["data"] is None:
+        open_network(given)
     dataset = open_data(given)
     if why and dataset is None:
         raise UsageError(f"{why} needs data: name it with --data, e.g. --data digits or --data cifar10:PATH")
@@ -99,9 +105,10 @@ def pick_device(name: str) -> torch.device:
 def needs_data(methods: Sequence[str], metric: str) -> bool:
     """Whether a method or the metric needs data; unknown ones are wrong usage."""
     with wrong_usage("", MetricError):
-        chosen = [lcprune.methods.get(method).needs_data for method in methods]
+        for_methods = [lcprune.methods.get(method).needs_data for method in methods]
         # "auto" wants no data of a method that has none.
-        return any(chosen) | (metric != "auto" and lcprune.metrics.get(metric).needs_data)
+        for_metric = metric != "auto" and lcprune.metrics.get(metric).needs_data
+        return any(for_methods) or for_metric
 
 
 def make_search(ctx: typer.Context, defaults: Mapping[str, Any] | None = None) -> tuple[Search, Evaluation]:

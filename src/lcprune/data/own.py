@@ -108,7 +108,7 @@ class OwnData(Parted[Samples | Stream]):
     @cached_property
     def first(self) -> Batch:
         """A few samples."""
-        for batch in chain(*(part.batches(2) for part in (self.train, self.val, self.test))):
+        for batch in chain.from_iterable(part.batches(2) for part in (self.train, self.val, self.test)):
             return Batch(*batch.at(slice(2)), min(2, batch.size))
         raise DataError(f"{self.name} holds no samples; a generator is used up when it was read: give a list")
 

@@ -110,7 +110,7 @@ class ResidentFeed(Feed):
         self.draw, self.crop = ways(dataset, augment, device)
         self.labels = dataset.train.labels.to(device)
         self.normalise = _normaliser(dataset, device)
-        self.order, self.drawn = (table.to(device) for table in self._tables(0))
+        self.order = self.drawn = torch.empty(0)
 
     def _tables(self, epoch: int) -> tuple[Tensor, Tensor]:
         """Which images, (steps, batches), and which crops, (numbers, steps, batches), the seeds give to an epoch."""
@@ -125,7 +125,9 @@ class ResidentFeed(Feed):
     def start(self, epoch: int, step: int) -> None:
         super().start(epoch, step)
         order, drawn = self._tables(epoch)
-        self.order.copy_(order)
+        if not len(self.order):
+            self.order, self.drawn = [torch.empty_like(table, device=self.device) for table in (order, drawn)]
+        self.order.copy_(order)  # to where a captured step reads it
         self.drawn.copy_(drawn)
 
     def fetch(self) -> tuple[Tensor, Tensor]:

@@ -171,5 +171,13 @@ def fit_result(run: Training) -> FitResult:
     summary = run.summary()
     found = (summary[key] for key in ("val_loss", f"val_{run.score.name}", "images_per_second"))
     loss, score, rate = (math.nan if value is None else value for value in found)
-    history, seconds = tuple(run.place.history), run.place.seconds
-    return FitResult(run.model, history, run.finished, seconds, loss, score, rate, run.folder)
+    return FitResult(
+        model=run.model,
+        history=tuple(run.place.history),
+        finished=run.finished,
+        seconds=run.place.seconds,
+        val_loss=loss,
+        val_score=score,
+        images_per_second=rate,
+        run_dir=run.folder,
+    )

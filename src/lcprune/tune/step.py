@@ -92,7 +92,7 @@ class Stepper:
         self.schedule = torch.zeros(feed.steps, len(self.parts), dtype=kind, device=self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if capture:
-            self._capture()
+            self.capture()
 
     def _parts(
         self, recipes: Sequence[Recipe], groups: Sequence[tuple[list[nn.Parameter], Sequence[float]]]
@@ -169,7 +169,8 @@ class Stepper:
             return training_loss(logits, labels, self.recipe, taught)
         return member_losses(logits, labels, self.smoothing, self.recipe, taught)
 
-    def _capture(self) -> None:
+    def capture(self) -> None:
+        """Capture the step; its batches, learning rates and weights stay where they are from then on."""
         # The warm-up steps leave no trace: all is put back in place, at the same addresses.
         live = [*self.network.parameters(), *self.network.buffers(), *self.momentum, self.losses, self.correct]
         saved = [tensor.detach().clone() for tensor in live]

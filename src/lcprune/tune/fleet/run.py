@@ -75,8 +75,7 @@ class Fleet(Loop):
             teacher.to(device=device, memory_format=layout).eval()  # type: ignore[call-overload]
         assert isinstance(dataset, Dataset)
         feed = ResidentFeed(dataset, recipe.batch_size, recipe.augment, seeds, device)
-        capture = device.type == "cuda" and recipe.cuda_graph
-        stepper = Stepper(self.network, feed, recipes, self._groups(members), teacher, capture)
+        stepper = Stepper(self.network, feed, recipes, self._groups(members), teacher)
         super().__init__(members, feed, stepper, World(0, 1, device))
         for number, member in enumerate(members):
             kept = self.kept(number)
@@ -90,6 +89,8 @@ class Fleet(Loop):
                 "or with each one by `fit`"
             )
         self._compare()
+        if device.type == "cuda" and recipe.cuda_graph and members[0].place.epoch < recipe.epochs:
+            stepper.capture()
 
     def _groups(self, members: Sequence[Training]) -> list[tuple[list[nn.Parameter], list[float]]]:
         """The fleet's parameters by how they are trained, with each member's learning rate."""
