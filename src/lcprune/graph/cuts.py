@@ -23,12 +23,14 @@ def _any(groups: Sequence[Group], seed: int) -> Kept:
     before = list(map(len, _any(groups, seed - 1))) if seed else [0] * len(groups)
     largest = max((group.size for group in groups), default=0)
     # Size, or size and the number before -> for every number, how many groups have it.
-    taken: defaultdict[tuple[int, ...], NDArray[np.int64]] = defaultdict(lambda: np.zeros(largest, np.int64))
+    taken: defaultdict[tuple[int, ...], NDArray[np.int64]] = defaultdict(lambda: np.zeros(largest + 1, np.int64))
     kept: Kept = [np.arange(group.size) for group in groups]
     for position in sorted(range(len(groups)), key=lambda position: _key(groups[position], seed)):
         size, random = groups[position].size, np.random.default_rng(_key(groups[position], seed))
         # One unit alone says little about order (see Structure.order), so two stay where there are three.
         counts = np.roll(np.arange(min(2, size - 1), size), random.integers(size))
+        if len(counts) == 1 and before[position] < size:
+            counts = np.array([*counts, size])  # there is no other number: one group of two stays whole, but not twice
         alone, both = taken[size,], taken[size, before[position]]
         count = int(counts[np.argmin(both[counts] * (len(groups) + 1) + alone[counts])])
         alone[count] += 1

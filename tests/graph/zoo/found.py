@@ -173,3 +173,18 @@ class MixedWithLearnedTokens(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.cat([self.tokens.expand(x.shape[0], -1, -1), self.conv(x).flatten(2)], 2)
         return self.head(self.mix(x).relu().mean(2))
+
+
+@enter(prunable=("first", "second", "mix"), frozen=("head",), units={"first": 3, "second": 3})
+class ReshapedLikeAnother(nn.Module):
+    """Two layers of three channels must keep the same ones, though every cut of three channels to two looks alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 3, 3), nn.Conv2d(3, 3, 3)
+        self.mix, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(self.first(x))
+        mixed = self.mix(x.flatten(2).transpose(1, 2)).transpose(1, 2)
+        return self.head(mixed.reshape(x.shape).mean((2, 3)))
