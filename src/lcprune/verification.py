@@ -137,14 +137,14 @@ class _Comparison:
         passes, own, least = self._run(self.smaller, inputs)
         numbers = passes
         if self.fresh is not self.smaller:
-            numbers, own, _ = self._run(self.fresh, inputs)
+            numbers, own, _ = self._run(self.fresh, inputs, any(training for training, _ in passes))
         whole = copy_with(self.model, lambda name, tensor: self._cast(tensor).clone())
         silence = Silence(whole, self.plan.cuts, own, self.dtype)
         for (training, position), (got, _, decided) in passes.items():
             set_mode(silence.model, training)
-            used = numbers[training, position][1] if (training, position) in numbers else ()
             try:
-                expected = silence.compute(_map(inputs[position], torch.clone), used, decided)
+                example, used = _map(inputs[position], torch.clone), numbers[training, position][1]
+                expected = silence.compute(example, used, decided)
             except Exception:
                 if position == 0:
                     raise
@@ -171,9 +171,14 @@ class _Comparison:
         return tensor.to("cpu", self.dtype if tensor.is_floating_point() else None)
 
     def _run(
-        self, smaller: nn.Module, inputs: Sequence[Inputs]
+        self, smaller: nn.Module, inputs: Sequence[Inputs], trains: bool | None = None
     ) -> tuple[dict[tuple[bool, int], Pass], set[str], torch.dtype]:
         """Run a copy of a cut network, which is freed before the larger one is copied.
+
+        Args:
+            smaller: the network.
+            inputs: one after the other.
+            trains: in training mode, too; None if it has cut weights that only that reads.
 
         Returns:
             Each pass by mode and input, the modules that compute with an attribute which the surgery changed, and the
@@ -187,7 +192,9 @@ class _Comparison:
         run = Numbers(model, {}, self.dtype)
         passes: dict[tuple[bool, int], Pass] = {}
         for training in (False, True):
-            if training and not any(name in self.plan.cuts for name in run.unread.values()):
+            if training and trains is None:
+                trains = any(name in self.plan.cuts for name in run.unread.values())
+            if training and not trains:
                 break
             set_mode(model, training)
             for position, args in enumerate(inputs):

@@ -169,6 +169,7 @@ class _Walk:
                 units -= 1
                 if units == 0 or self.done:
                     return
+        raise AssertionError("the limits hold at the floors")
 
     def _turns(self) -> list[NDArray[np.float64]]:
         """(units,) per group, when each had its turn; those alive have the last."""

@@ -70,12 +70,18 @@ def _follow(value: Any, like: _Origin) -> Any:
     return result
 
 
+def _plain(value: Any) -> Any:
+    """Without the origin; NumPy's numbers stay what they are."""
+    if isinstance(value, FollowingInt):
+        return int.__index__(value)
+    return float.__add__(value, 0.0) if isinstance(value, FollowingFloat) else value
+
+
 def _binary(function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if not isinstance(other, (int, float)):
             return NotImplemented  # tensors answer for themselves
-        # Plain numbers, whose conversion to one another nobody hears.
-        left, right = (int(own) if isinstance(own, int) else float(own) for own in (self, other))
+        left, right = _plain(self), _plain(other)
         return _follow(function(right, left) if swapped else function(left, right), self)
 
     return method

@@ -21,6 +21,7 @@ from lcprune.graph.labels import Labels
 from lcprune.graph.rules import Call, Step
 from lcprune.graph.rules.movement import takes
 from lcprune.graph.site import Site
+from lcprune.graph.values import looks_at_values
 
 Spec = tuple[Any, Any, Any]  # shape, stride and dtype of a tensor
 _MANY = 50_000  # results that are kept at once
@@ -184,8 +185,7 @@ def _makes_new(func: Any) -> bool:
     """Whether an operator of PyTorch's own makes new tensors, and of shapes that do not depend on values."""
     schema = func._schema
     old = any(value.alias_info is not None for value in (*schema.arguments, *schema.returns))
-    looks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
-    return schema.name.startswith("aten::") and not old and not looks
+    return schema.name.startswith("aten::") and not old and not looks_at_values(func)
 
 
 @cache

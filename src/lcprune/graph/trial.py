@@ -250,7 +250,8 @@ class Trials:
             return False
         structure.single = False
         faults = dict(self._faults([place for place, group in enumerate(groups) if group.size <= _SMALL]))
-        self._freeze_groups({place: str(fault) for place, fault in faults.items()})
+        if faults:
+            self._freeze_groups({place: str(fault) for place, fault in faults.items()})
         return bool(faults)
 
     def _faults(self, places: Sequence[int]) -> Iterator[tuple[int, TrialError]]:

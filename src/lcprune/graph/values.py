@@ -8,6 +8,7 @@ finds as many boxes as the whole one did, whatever it would compute.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,8 +26,13 @@ def depends_on_values(call: Call) -> bool:
     """Whether an operator gives a plain number, or a tensor whose shape cannot be told from the inputs' shapes."""
     if call.name == "aten::index":
         return any(map(is_mask, call.tensors[1:]))
-    looks = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(call.func.tags)
-    return bool(looks) or call.name == "torchvision::nms"
+    return looks_at_values(call.func) or call.name == "torchvision::nms"
+
+
+@cache
+def looks_at_values(func: Any) -> bool:
+    """Whether PyTorch says that what an operator gives, or its shape, depends on values."""
+    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
 
 
 class AsOnMeta(TorchFunctionMode):

@@ -66,7 +66,7 @@ def hold(
     attempts: list[dict[str, float]] = []
     tried: list[Tried] = []
     best: tuple[Plan, nn.Module, Kept, dict[str, float]] | None = None
-    while another is not None and len(attempts) < ATTEMPTS:
+    while another is not None:
         if attempts:
             found = (attempts[-1][name] for name in ("measured_ms", "limit_ms"))
             logger.info("measured %.4g ms, and the limit is %.4g ms: selecting again", *found)
@@ -79,7 +79,8 @@ def hold(
         tried.append(Tried(now["macs"], measured / most))
         if tried[-1].ratio <= 1 and (best is None or plan.macs > best[0].macs):
             best = (plan, smaller, kept, now)
-        another = _another(tried, clock.table, again, kept if best is None else best[2])
+        last = kept if best is None else best[2]
+        another = None if len(attempts) == ATTEMPTS else _another(tried, clock.table, again, last)
     plan, smaller, kept, now = best or (plan, smaller, kept, now)
     outcome = LatencyOutcome(
         now["limit_ms"],

@@ -188,7 +188,7 @@ def _same(record: Record, waiting: Mapping[int, _Candidate], search: Search) -> 
     in_turn = search.asynchronous or record.iteration == first
     if candidate is None or not in_turn or not np.array_equal(np.array(record.beta), candidate.beta):
         raise SearchError(
-            f"record {record.iteration} was made by another search: candidate {first} has another beta now; name "
+            f"record {record.iteration} was made by another search: candidate {first} is another one now; name "
             "another folder to start over"
         )
     return candidate

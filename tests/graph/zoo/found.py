@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -188,3 +189,19 @@ class ReshapedLikeAnother(nn.Module):
         x = self.second(self.first(x))
         mixed = self.mix(x.flatten(2).transpose(1, 2)).transpose(1, 2)
         return self.head(mixed.reshape(x.shape).mean((2, 3)))
+
+
+@enter(prunable=("conv", "reader"), frozen=("head",), units={"conv": 16, "reader": 8})
+class CountedByNumPy(nn.Module):
+    """A number that follows a cut meets one of NumPy's, which has methods of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.reader, self.head = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3), nn.Linear(8, 3)
+        self.rows = 16
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        twice = int((self.rows * np.sqrt(4.0)).round())
+        x = x.reshape(len(x), twice // 2, -1).reshape(len(x), self.rows, *x.shape[2:])
+        return self.head(self.reader(x).mean((2, 3)))
