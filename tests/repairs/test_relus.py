@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import lcprune
+from lcprune.plan import Plan
 from lcprune.repairs import mend, refit
+from lcprune.repairs.distance import Distance
 from lcprune.repairs.watch import Bounds
 from lcprune.repairs.wiring import Survey
 
@@ -114,8 +117,8 @@ def test_a_difference_counts_where_the_relu_lets_it_through(bounds: Bounds, besi
     assert 0.1 < through.float().mean() < 0.9
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_what_a_relu_hides_is_not_fitted(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def _rectified(groups: int = 1) -> tuple[nn.Sequential, Plan, Tensor]:
+    """A network that ends in a batch norm and a ReLU, half of its hidden channels, and images."""
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(CHANNELS, momentum=1.0)
     reader = nn.Conv2d(24, CHANNELS, 3, padding=1, bias=False, groups=groups)
@@ -127,7 +130,12 @@ def test_what_a_relu_hides_is_not_fitted(groups: int, monkeypatch: pytest.Monkey
         whole(inputs)  # gives the norm its statistics
     graph = lcprune.trace(whole.eval(), inputs[:2])
     [hidden] = graph.groups
-    plan = graph.plan({hidden.name: range(hidden.size // 2)})
+    return whole, graph.plan({hidden.name: range(hidden.size // 2)}), inputs
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_what_a_relu_hides_is_not_fitted(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, plan, inputs = _rectified(groups)
 
     def distance() -> float:
         return mend(whole, plan, plan.apply(whole), pairs(inputs), "refit", progress=False)[1].distances["refit"]
@@ -135,3 +143,19 @@ def test_what_a_relu_hides_is_not_fitted(groups: int, monkeypatch: pytest.Monkey
     known = distance()
     monkeypatch.setattr(refit, "ROUNDS", 0)
     assert known < 0.98 * distance()
+
+
+@pytest.mark.parametrize("end", [nn.ReLU(), nn.SiLU()])
+def test_a_norm_before_a_relu_keeps_its_statistics_in_a_refit(end: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, plan, inputs = _rectified()
+    whole[4] = end
+    tried: list[Tensor] = []
+
+    def judged(self: Distance, network: Any) -> float:
+        tried.append(network[3].running_var.clone())
+        return float(len(tried))
+
+    monkeypatch.setattr(Distance, "__call__", judged)
+    mend(whole, plan, plan.apply(whole), pairs(inputs), "refit", progress=False)
+    kept = [torch.equal(variance, whole[3].running_var) for variance in tried]
+    assert all(kept) == isinstance(end, nn.ReLU)

@@ -261,7 +261,9 @@ class _Work:
             renewing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
             if self.renewal is not None and follow is not None:
                 numbers = range(len(self.renewal.batches))
-                renewing = self.renewal.renewing(network, self.plan.cuts, numbers, follow=follow)
+                # What a ReLU hides may be anything after a refit: it says nothing about the norm before it.
+                others = {site.norm for site in self.wiring.sites if site.patched and site.bounds and site.norm}
+                renewing = self.renewal.renewing(network, self.plan.cuts, numbers, follow=follow, others=others)
             refit(self.whole, network, self.wiring, self.seen, self.part, renewing)
         elif self.renewal is not None and follow is not None:
             self.renewal(network, self.plan, follow)

@@ -15,7 +15,7 @@ better where so much is cut that the two networks have little in common.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -82,6 +82,7 @@ class Renewal:
         numbers: Sequence[int],
         found: dict[str, list[Pair]] | None = None,
         follow: bool = True,
+        others: Collection[str] = (),
     ) -> Iterator[None]:
         """While the cut network runs: every norm takes new statistics just before it uses them.
 
@@ -91,10 +92,13 @@ class Renewal:
             numbers: of the batches that it runs on, as one: on some of their images, or on more.
             found: gets mean and variance of every norm.
             follow: as when called.
+            others: names of norms that keep theirs.
         """
         read: dict[str, list[tuple[Pair, Pair]]] = {}
 
         def renew(name: str, norm: Any, args: tuple[Tensor, ...]) -> None:
+            if name in others:
+                return
             heard = [self._read[number].get(name, []) for number in numbers]
             runs = [_joined(parts) for parts in zip(*heard, strict=False)]
             pairs = read.setdefault(name, [])
