@@ -178,7 +178,7 @@ def relus(options: argparse.Namespace) -> None:
     for seed in options.seeds:
         batches = list(dataset.batches("train", 128, limit=options.images, seed=seed, device=options.device))
         samples = [(image, ()) for inputs, _ in batches for image in inputs]
-        for method, limit in product(options.methods, ("50%", "30%", "20%")):
+        for method, limit in product(options.methods, options.limits):
             chosen = search if method == "lcp" else method
             plan = lcprune.prune(
                 graph, macs=limit, method=chosen, data=batches, seed=seed, repair="none", progress=False
@@ -303,6 +303,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=1, help="of these, how many hold the network in parts")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--limits", nargs="+", default=LIMITS[1:], help="of `relus`")
     parser.add_argument("--metric", default="auto", help="that units are ranked by; auto: each method's own")
     parser.add_argument("--loss", default="divergence", choices=LOSSES, help="that candidates are judged by")
     parser.add_argument("--images", type=int, default=2000, help="for search and repair")

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 import lcprune
-from lcprune.graph.attributes import reads
 from lcprune.graph.cuts import CUTS
 from lcprune.graph.discover import Discover
+from lcprune.graph.reads import reads
 
 
 class Slices(nn.Module):

@@ -18,8 +18,9 @@ import numpy as np
 from torch import nn
 
 from lcprune.graph.atoms import Atoms
-from lcprune.graph.attributes import candidates, cut_facts, equal_axes, likewise, reads
+from lcprune.graph.attributes import candidates, cut_facts, equal_axes, likewise
 from lcprune.graph.cuts import CUTS
+from lcprune.graph.reads import reads
 from lcprune.graph.recall import Recall
 from lcprune.graph.resolve import positions, resolve, unit_classes
 from lcprune.graph.structure import AttributeTie, Structure, TrialError

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,12 +13,11 @@ from torch import nn
 from lcprune.batches import Inputs, call
 from lcprune.bf16 import processor
 from lcprune.errors import LatencyError
+from lcprune.latency.process import many_compilations
 
 BACKENDS = ("eager", "cudagraph", "compile", "onnx")
 
 Runnable = Callable[[], Any]
-
-_NETWORKS = 256  # that one process may compile
 
 
 class Backend:
@@ -109,18 +107,6 @@ class Compiled(Backend):
 
 class CudaCompiled(Compiled, CudaEager):
     """`torch.compile`, timed as on a GPU."""
-
-
-@contextlib.contextmanager
-def many_compilations() -> Iterator[None]:
-    """Inside, the same code may be compiled for many networks.
-
-    Every cut network has its own shapes, and each counts as a recompilation of the same code: after eight, Dynamo would
-    run the next one eagerly without an error.
-    """
-    settings: Any = torch._dynamo.config
-    with settings.patch(recompile_limit=max(settings.recompile_limit, _NETWORKS)):
-        yield
 
 
 def make_backend(name: str = "eager", device: str | torch.device | None = None) -> Backend:

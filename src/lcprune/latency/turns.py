@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
 import gc
 import math
 import statistics
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -18,10 +15,10 @@ from torch.utils import _pytree as pytree
 
 from lcprune.batches import Inputs
 from lcprune.latency.backends import Backend, Runnable
+from lcprune.latency.process import keep_memory, no_garbage
 
 _STEADY = 0.005  # of a median: its spread, when no further round is needed
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 Result = TypeVar("Result")
 
@@ -81,33 +78,6 @@ def batch_of(value: Any, size: int, device: torch.device) -> Any:
         return value
     times = -(-size // value.shape[0])
     return value.to(device).repeat(times, *[1] * (value.dim() - 1))[:size].contiguous()
-
-
-@functools.cache
-def keep_memory() -> None:
-    """Ask the C library to keep freed memory, as servers' allocators do. Does nothing where there is no glibc.
-
-    Otherwise glibc hands the top of its heap back and takes it again, at layers that depend on every other layer's
-    size: thousands of page faults per run, more for one network than for another, that say nothing about either. There
-    is no way to ask for the former thresholds, so this stays for the life of the process.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            libc = ctypes.CDLL(None)
-            libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-            libc.mallopt(_MMAP_THRESHOLD, 2**25)  # the most that it takes
-
-
-@contextlib.contextmanager
-def no_garbage() -> Iterator[None]:
-    """Inside, no garbage is collected: that can take longer than running a network."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _ready(backend: Backend, model: nn.Module, arguments: Inputs, warmup: int) -> tuple[Runnable, float]:

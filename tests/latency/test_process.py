@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from lcprune import latency
-from lcprune.latency.backends import many_compilations
-from lcprune.latency.turns import no_garbage
+from lcprune.latency.process import many_compilations, no_garbage
 
 FAULTS = """
 import resource, statistics, torch
 from lcprune import models
-from lcprune.latency.turns import keep_memory
+from lcprune.latency.process import keep_memory
 torch.set_num_threads(1)
 model, x = models.build("resnet20").eval(), torch.randn(32, 3, 32, 32)
 
