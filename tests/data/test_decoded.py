@@ -113,10 +113,9 @@ def test_training_reads_decoded_images(files: data.Dataset, tmp_path: Path) -> N
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_makes_the_same_batches(files: data.Dataset) -> None:
     here, there = files.decoded(), files.decoded(device="cuda")
-    for augment in (False, True):
-        batches = [list(each.batches("train", 5, seed=1, augment=augment)) for each in (here, there)]
-        for ours, theirs in zip(*batches, strict=True):
-            torch.testing.assert_close(ours[0], theirs[0], rtol=0, atol=1e-3)
+    batches = [list(each.batches("train", 5, seed=1)) for each in (here, there)]
+    for ours, theirs in zip(*batches, strict=True):
+        torch.testing.assert_close(ours[0], theirs[0].cpu(), rtol=0, atol=1e-3)
     feeds = [tune.feed.make_feed(each, 7, True, 0, each.train.pixels.device) for each in (here, there)]  # type: ignore[union-attr]
     for feed in feeds:
         feed.start(2, 1)
