@@ -128,3 +128,19 @@ def test_what_is_no_data_says_so(parts, says: str) -> None:
 def test_a_score_that_cannot_be_shown_is_refused(given, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         lcprune.Score(l1_loss, **given)
+
+
+def test_a_first_look_opens_no_more_parts_than_it_needs() -> None:
+    opened = []
+
+    class Part(IterableDataset):  # type: ignore[type-arg]
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __iter__(self):
+            opened.append(self.name)
+            return iter([(torch.zeros(2), torch.zeros(1))] * 4)
+
+    parts = {name: DataLoader(Part(name), batch_size=2) for name in ("train", "val", "test")}
+    assert data.own("parts", parts).first.size == 2
+    assert opened == ["train"]

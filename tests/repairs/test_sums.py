@@ -141,3 +141,17 @@ def test_a_branch_makes_up_for_what_the_other_lost(norm: bool, monkeypatch: pyte
     known = distance()
     monkeypatch.setattr(Watch, "beside", lambda self, name: None)
     assert known < 0.1 * distance()
+
+
+def test_sums_where_numbers_are_double_by_default() -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.manual_seed(0)
+        whole, images = _Twins(norm=False).eval(), torch.randn(60, 3, 8, 8)
+        plan = lcprune.trace(whole, images[:2]).plan({"hidden": range(4)})
+        samples = [(image, ()) for image in images]
+        done = mend(whole, plan, plan.apply(whole), samples, "refit", progress=False)[1]
+    finally:
+        torch.set_default_dtype(before)
+    assert done.distances["refit"] < done.distances["none"]
