@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import gc
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _NETWORKS = 256  # that one process may compile
-
-
-@functools.cache
-def keep_memory() -> None:
-    """Ask the C library to keep freed memory, as servers' allocators do. Does nothing where there is no glibc.
-
-    Otherwise glibc hands the top of its heap back and takes it again, at layers that depend on every other layer's
-    size: thousands of page faults per run, more for one network than for another, that say nothing about either. There
-    is no way to ask for the former thresholds, so this stays for the life of the process.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            libc = ctypes.CDLL(None)
-            libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-            libc.mallopt(_MMAP_THRESHOLD, 2**25)  # the most that it takes
 
 
 @contextlib.contextmanager

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Inputs
+from lcprune.heap import memory_kept
 from lcprune.latency.backends import Backend, Runnable
-from lcprune.latency.process import keep_memory, no_garbage
+from lcprune.latency.process import no_garbage
 
 _STEADY = 0.005  # of a median: its spread, when no further round is needed
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
@@ -23,6 +24,7 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 Result = TypeVar("Result")
 
 
+@memory_kept()
 def take_turns(
     backend: Backend,
     models: Mapping[str, nn.Module],
@@ -45,7 +47,6 @@ def take_turns(
         warmup: runs before anything is measured.
         tick: called after every round.
     """
-    keep_memory()
     attempt = functools.partial(_if_it_fits, backend.device)
     arguments = attempt(pytree.tree_map, lambda value: batch_of(value, batch, backend.device), inputs)
     runs: dict[str, Runnable] = {}

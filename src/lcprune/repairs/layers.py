@@ -16,6 +16,9 @@ from torch.nn.modules.conv import _ConvNd
 
 Layer = _ConvNd | nn.Linear
 
+_PLACES = 32  # of a feature map that a refit looks at, at least
+_LOOKED, _LOOKED_WIDE = 25_600, 64  # places of all images together, at least; and for each input and tap
+
 _TORCHS: tuple[type[Layer], ...] = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
@@ -146,6 +149,11 @@ def coverage(layer: _ConvNd, size: tuple[int, ...]) -> Tensor:
 def size_of(layer: Layer, inputs: Tensor) -> tuple[int, ...]:
     """Of what a layer reads: images first, then all but channels."""
     return (*inputs.shape[:-1],) if isinstance(layer, nn.Linear) else (len(inputs), *inputs.shape[2:])
+
+
+def places_of(layer: Layer, images: int) -> int:
+    """How many places of each feature map a refit looks at: more for wide layers, and where images are few."""
+    return max(_PLACES, max(_LOOKED, _LOOKED_WIDE * layer.weight[0].numel()) // images)
 
 
 def rows(layer: Layer, values: Tensor, most: int, taps: int = 1) -> Tensor:

@@ -1,9 +1,9 @@
 """Refit: every layer, in the order in which they run, fitted to what the whole network's layer gives.
 
-The cut network runs once, on all images at a time. When a layer is about to run, everything before it is repaired, and
-its input is what it will be. First the whole network's input channels are predicted from the ones at hand, place by
-place: few numbers, so few images will do. Then the weight is fitted to the whole layer's outputs on patches, with a
-ridge that pulls towards the first step's weight.
+The cut network runs once, on all images at a time that fit into memory. When a layer is about to run, everything before
+it is repaired, and its input is what it will be. First the whole network's input channels are predicted from the ones
+at hand, place by place: few numbers, so few images will do. Then the weight is fitted to the whole layer's outputs on
+patches, with a ridge that pulls towards the first step's weight.
 
 Where something is added to what a layer gives, as in residual blocks, the sum counts: the layer is fitted to what makes
 up for the other part, too, which has changed by then.
@@ -17,23 +17,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lcprune.batches import Batch, call, together
-from lcprune.repairs.layers import Layer, groups_of, patches, rows, write
+from lcprune.batches import Batch
+from lcprune.heap import trim
+from lcprune.repairs.layers import Layer, groups_of, patches, places_of, rows, write
 from lcprune.repairs.moments import doubt
+from lcprune.repairs.stages import Stage, Staged
 from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
+from lcprune.repairs.statistics import statistics_of
 from lcprune.repairs.watch import listening
 from lcprune.repairs.wiring import Site, Wiring
 
 ROUNDS = 3  # of fits to moved targets
 
-_PLACES = 32  # of a feature map, at most
 _CHANNEL_RIDGE, _CHANNEL_NOISE = 1e-3, 0.2  # of the mean square: always, and times the doubt
 _PATCH_RIDGE, _PATCH_NOISE = 0.03, 0.5
 _PATCHES = 2**26  # numbers in the patches of one layer, at most
@@ -43,52 +47,65 @@ _WIDEST = 8192  # inputs times taps of a patch: more are not fitted by patch
 Seen = dict[str, tuple[Tensor, Tensor]]  # by layer: what it read and gave, (images, channels, places) each
 
 
-@contextlib.contextmanager
-def recording(whole: nn.Module, wiring: Wiring, batches: Sequence[Batch], numbers: int) -> Iterator[Seen]:
-    """While the network runs on these batches, and perhaps more after them: what layers read and give, at some places.
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A cut network that is fitted in place.
 
-    Places are fewer where more than `numbers` would be kept otherwise. What is added behind a layer counts as given.
+    `renewing` is entered while it runs: it gives batch norms new statistics, but for those that it is called with, or
+    does nothing.
     """
-    sites = {site.name: site for site in wiring.sites if site.patched}
-    images = sum(batch.size for batch in batches)
-    parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in sites}
-    found: Seen = {}
 
-    def note(name: str, layer: Layer, args: tuple[Tensor, ...], output: Tensor) -> None:
-        if len(parts[name]) < len(batches):
-            read, given = some(layer, args[0]), some(layer, output)
-            if name in beside:
-                given += some(layer, beside.pop(name)) * _per_output(whole, sites[name])
-            parts[name].append((read, given))
-
-    def some(layer: Layer, tensor: Tensor) -> Tensor:
-        wide = layer.weight[0].numel() * groups_of(layer)
-        channels = tensor.shape[-1 if isinstance(layer, nn.Linear) else 1]
-        share = min(numbers // (2 * len(sites) * channels), _PATCHES // wide) // images
-        return rows(layer, tensor, max(1, min(_PLACES, share))).float()
-
-    with listening(whole, sites, note), _added(whole, sites.values()) as beside:
-        yield found
-    for name, pairs in parts.items():
-        if pairs:
-            inputs, outputs = zip(*pairs, strict=True)
-            found[name] = torch.cat(inputs), torch.cat(outputs)
+    network: nn.Module
+    renewing: Callable[[Collection[str]], contextlib.AbstractContextManager[None]]
+    ran: set[str] = field(default_factory=set)  # batch norms that have their statistics
 
 
 @torch.no_grad()
 def refit(
-    whole: nn.Module,
-    small: nn.Module,
-    wiring: Wiring,
-    seen: Seen,
-    batches: Sequence[Batch],
-    renewing: contextlib.AbstractContextManager[None],
+    whole: nn.Module, cuts: Sequence[Fitted], wiring: Wiring, stages: Sequence[Stage], batches: Sequence[Batch]
 ) -> None:
-    """Fit every layer of the cut network, in place, on the very batches on which `recording` has seen the whole one.
+    """Fit every layer of some networks, all cut by one plan, to what the whole network's layers read and give."""
+    runs = [Staged(network, batches) for network in (whole, *(cut.network for cut in cuts))]
+    for stage, following in itertools.zip_longest(stages, stages[1:]):
+        sites = {site.name: site for site in wiring.sites if site.patched and site.name in stage.layers}
+        with _recording(whole, sites, stage) as (seen, beside):
+            runs[0].run(stage, following, beside)
+        for cut, run in zip(cuts, runs[1:], strict=True):
+            ran: list[str] = []
+            with (
+                cut.renewing(cut.ran),
+                listening(cut.network, statistics_of(cut.network), lambda name, *_, ran=ran: ran.append(name)),
+                _fitting(whole, cut.network, sites, seen) as beside,
+            ):
+                run.run(stage, following, beside)
+            cut.ran.update(ran)
+        trim()
 
-    `renewing` is entered while the cut network runs: it gives batch norms new statistics, or does nothing.
+
+@contextlib.contextmanager
+def _recording(whole: nn.Module, sites: Mapping[str, Site], stage: Stage) -> Iterator[tuple[Seen, dict[str, Tensor]]]:
+    """While the network runs: what layers read and give, at some places. What is added behind a layer counts as given.
+
+    Also yields what is added, by the layer's name, as soon as it is known.
     """
-    sites = {site.name: site for site in wiring.sites if site.patched}
+    found: Seen = {}
+
+    def note(name: str, layer: Layer, args: tuple[Tensor, ...], output: Tensor) -> None:
+        wide = layer.weight[0].numel() * groups_of(layer)
+        places = int(stage.share * places_of(layer, stage.images))
+        most = max(1, min(places, _PATCHES // wide // stage.images))
+        read, given = (rows(layer, tensor, most).float() for tensor in (args[0], output))
+        if name in beside:
+            given += rows(layer, beside.pop(name), most).float() * _per_output(whole, sites[name])
+        found[name] = read, given
+
+    with listening(whole, sites, note), _added(whole, sites.values()) as beside:
+        yield found, beside
+
+
+@contextlib.contextmanager
+def _fitting(whole: nn.Module, small: nn.Module, sites: Mapping[str, Site], seen: Seen) -> Iterator[dict[str, Tensor]]:
+    """While a cut network runs: every layer is fitted just before it does. Yields what is added, as `_recording`."""
 
     def fit(name: str, cut: Layer, args: tuple[Tensor, ...]) -> None:
         site, (before, wanted) = sites[name], seen[name]
@@ -99,8 +116,8 @@ def refit(
             wanted = wanted - added
         _fit(whole, small, site, args[0], before, wanted, counting(whole, site, added))
 
-    with listening(small, sites, fit, before=True), renewing, _added(small, sites.values()) as beside:
-        call(small, together(batches).inputs)
+    with listening(small, sites, fit, before=True), _added(small, sites.values()) as beside:
+        yield beside
 
 
 @contextlib.contextmanager
@@ -197,11 +214,12 @@ def _fit(
     # By patches.
     goal = _by_rows(wanted, groups)
     patch = patches(cut, given, wanted.shape[2]).float().unflatten(1, (groups, -1)).transpose(0, 1).flatten(2)
+    patch = patch.contiguous()  # of many groups, each product would make copies
     squares = patch.square().mean((1, 2)).double()
     patch, patch_mean = _centre(patch, 1) if centred else (patch, torch.zeros_like(patch[:, :1]))
     flat, mean = start.flatten(2), goal.mean(1, keepdim=True)
     if flat.shape[2] <= _WIDEST:
-        gram = (patch.mT @ patch).double() / patch.shape[1]
+        gram = own if _reads_places(cut) else (patch.mT @ patch).double() / patch.shape[1]
         share = _PATCH_RIDGE + _PATCH_NOISE * doubt(gram.shape[1], len(given))
         factors = torch.linalg.lu_factor(gram + ridge(gram, share, squares))
         first, first_gives = flat, patch @ flat.float().mT
@@ -226,9 +244,16 @@ def _fit(
         shift(small, site, offset if cut.bias is None else offset - cut.bias.double())
 
 
+def _reads_places(layer: Layer) -> bool:
+    """Whether a patch is what lies at the output's own place."""
+    if isinstance(layer, nn.Linear):
+        return True
+    return max(*layer.kernel_size, *layer.stride) == 1 and not any(layer.padding)
+
+
 def _by_rows(values: Tensor, groups: int) -> Tensor:
     """(images, outputs, places) -> (groups, images * places, outputs of a group)."""
-    return values.transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1)
+    return values.transpose(1, 2).flatten(0, 1).unflatten(1, (groups, -1)).transpose(0, 1).contiguous()
 
 
 def _alike(ours: Tensor, theirs: Tensor) -> bool:

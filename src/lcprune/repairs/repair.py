@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,16 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lcprune.batches import arithmetic, check_samples, check_weights, collate, draw, together
+from lcprune.batches import Batch, arithmetic, check_samples, check_weights, collate, draw, together
 from lcprune.copies import copy_to_run, copy_with, named_tensors, trainable, unwrap
 from lcprune.errors import ConfigError, DataError
 from lcprune.graph.skeleton import untouched
+from lcprune.heap import memory_kept
 from lcprune.plan import Plan
 from lcprune.progress import Progress
 from lcprune.repairs.distance import Distance
 from lcprune.repairs.distil import RATES, distil
 from lcprune.repairs.moments import measuring
-from lcprune.repairs.refit import recording, refit
+from lcprune.repairs.refit import Fitted, refit
+from lcprune.repairs.stages import plan_stages
 from lcprune.repairs.stand_ins import stand_in
 from lcprune.repairs.statistics import Renewal, statistics_of
 from lcprune.repairs.wiring import look
@@ -160,8 +163,9 @@ def mend(
     whole, small = unwrap(whole), unwrap(small)
     some = [samples[index] for index in np.random.default_rng(seed).permutation(len(samples))[:images]]
     held = some[: max(1, len(some) // _HELD_BACK)]
-    fitted = some[len(held) :] or some
-    with untouched(whole), untouched(small), arithmetic():
+    fitted = some[len(held) :]
+    fitted, held = (fitted, held) if fitted else (held, fitted)  # a single image does both
+    with untouched(whole), untouched(small), arithmetic(), memory_kept():
         work = _Work(copy_to_run(whole), plan, small, fitted, held, how, classes)
         name = work.best(how, seed, progress)
     seconds = round(time.perf_counter() - began, 3)
@@ -197,21 +201,17 @@ class _Work:
         self.whole, self.small, self.plan = whole, small, plan
         self.asked = (STATISTICS, STAND_INS, REFIT) if how in (AUTO, DISTIL) else (how,)
         device = next(whole.parameters()).device
-        self.wiring = look(whole, plan, collate(fitted[:2], 2, device)[0].inputs)
-        numbers, cuda = max(1, self.wiring.numbers), device.type == "cuda"
+        (every,) = collate([*fitted, *held], len(fitted) + len(held), device)  # once: batches are parts of it
+        first, rest = range(len(fitted)), range(len(fitted), every.size)
+        self.wiring = look(whole, plan, _parts(every, first[:2], 2)[0].inputs)
+        numbers, cuda = max(1, self.wiring.gates[0].numbers), device.type == "cuda"
         size = _BATCH if cuda else max(1, min(_BATCH, _CPU_NUMBERS // numbers))
-        self.fitted = collate(fitted, size, device)
-        self.judge = Distance(whole, collate(held, size, device), classes)
-        renewing = collate(fitted[:_RENEWING], _BATCH, device)
-        self.renewal = Renewal(whole, renewing) if statistics_of(small) else None
+        self.fitted = _parts(every, first, size)
+        self.judge = Distance(whole, _parts(every, rest or first, size), classes)
+        self.renewal = Renewal(whole, _parts(every, first[:_RENEWING], _BATCH)) if statistics_of(small) else None
         room = torch.cuda.mem_get_info(device)[0] // 4 if cuda else _BYTES  # for a refit
-        at_once = max(1, room // (4 * 4 * numbers) // self.fitted[0].size)  # about four float32 tensors at a time
-        self.part = self.fitted[:at_once] if REFIT in self.asked else []
-        # One pass of the whole network over the images serves all.
-        with (
-            measuring(whole, self.wiring.sites if how != STATISTICS else ()) as self.moments,
-            recording(whole, self.wiring, self.part, room // 4) as self.seen,
-        ):
+        self.stages = plan_stages(self.whole, self.wiring.gates, self.fitted, room) if REFIT in self.asked else []
+        with measuring(whole, self.wiring.sites if how != STATISTICS else ()) as self.moments:
             self.fit_judge = Distance(whole, self.fitted, classes)
         start = copy_to_run(small)
         self.distances = {NONE: self.judge(start)}
@@ -221,16 +221,16 @@ class _Work:
         """The closest of the networks that `how` asks for and the one as cut."""
         # Without new statistics, and with such that follow the whole network's.
         follows = (None, True) if self.renewal is not None else (None,)
-        ways = [(name, follow) for name in self.asked for follow in follows if name != STATISTICS or follow]
-        apart: dict[str, list[float]] = {name: [] for name in self.asked}
+        ways = {name: [follow for follow in follows if name != STATISTICS or follow] for name in self.asked}
+        apart: dict[str, list[float]] = {}
         with Progress("repair", len(ways), progress) as bar:
-            for name, follow in ways:
-                apart[name].append(self._try(name, follow))
-                bar.advance(how=name, distance=f"{apart[name][-1]:.3g}")
+            for name, own in ways.items():
+                apart[name] = self._try(name, own)
+                bar.advance(how=name, distance=f"{min(apart[name], default=math.inf):.3g}")
         best = self._order()[0]
         if len(tried := apart.get(best, [])) == 2 and tried[1] >= tried[0] > _FAR:
             # Statistics that follow the whole network's did not help: so little is left of it that the images' own may.
-            self._try(best, False)
+            self._try(best, [False])
         if how == DISTIL:
             images = together(self.fitted)
             for rate in RATES:
@@ -251,29 +251,42 @@ class _Work:
     def _order(self) -> list[str]:
         return sorted(self.kept, key=lambda name: self.distances[name])
 
-    def _try(self, name: str, follow: bool | None) -> float:
-        """Repair with new statistics that follow the whole network's, with the images' own, or without."""
-        network = copy_to_run(self.small)
-        if name == STAND_INS:
-            stand_in(self.whole, network, self.wiring.sites, self.moments)
+    def _try(self, name: str, follows: Sequence[bool | None]) -> list[float]:
+        """Repair with new statistics that follow the whole network's, with the images' own, or without: distances."""
+        networks = [copy_to_run(self.small) for _ in follows]
+        for network, follow in zip(networks, follows, strict=True):
+            if name in (STAND_INS, REFIT):
+                sites = [site for site in self.wiring.sites if name == STAND_INS or not site.patched]
+                stand_in(self.whole, network, sites, self.moments)
+            if name != REFIT and self.renewal is not None and follow is not None:
+                self.renewal(network, self.plan, follow)
         if name == REFIT:
-            stand_in(self.whole, network, [site for site in self.wiring.sites if not site.patched], self.moments)
-            renewing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if self.renewal is not None and follow is not None:
-                numbers = range(len(self.renewal.batches))
-                # What a ReLU hides may be anything after a refit: it says nothing about the norm before it.
-                others = {site.norm for site in self.wiring.sites if site.patched and site.bounds and site.norm}
-                renewing = self.renewal.renewing(network, self.plan.cuts, numbers, follow=follow, others=others)
-            refit(self.whole, network, self.wiring, self.seen, self.part, renewing)
-        elif self.renewal is not None and follow is not None:
-            self.renewal(network, self.plan, follow)
-        return self._consider(name, network)
+            pairs = zip(networks, follows, strict=True)
+            cuts = [Fitted(network, functools.partial(self._renewing, network, follow)) for network, follow in pairs]
+            refit(self.whole, cuts, self.wiring, self.stages, self.fitted)
+        return [self._consider(name, network) for network in networks]
+
+    def _renewing(
+        self, network: nn.Module, follow: bool | None, others: Collection[str]
+    ) -> contextlib.AbstractContextManager[None]:
+        if self.renewal is None or follow is None:
+            return contextlib.nullcontext()
+        # What a ReLU hides may be anything after a refit: it says nothing about the norm before it.
+        hidden = {site.norm for site in self.wiring.sites if site.patched and site.bounds and site.norm}
+        numbers = range(len(self.renewal.batches))
+        return self.renewal.renewing(network, self.plan.cuts, numbers, follow=follow, others={*others, *hidden})
 
     def _consider(self, name: str, network: nn.Module) -> float:
         apart = self.judge(network)
         if apart < self.distances.get(name, math.inf):
             self.distances[name], self.kept[name] = apart, network
         return apart
+
+
+def _parts(batch: Batch, which: range, size: int) -> list[Batch]:
+    """Neighbouring images of a batch, so many at a time."""
+    ends = [(start, min(start + size, which.stop)) for start in range(which.start, which.stop, size)]
+    return [Batch(batch.at(slice(*end))[0], (), end[1] - end[0]) for end in ends]
 
 
 def expand(whole: nn.Module, plan: Plan, small: nn.Module) -> nn.Module:

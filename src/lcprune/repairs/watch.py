@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -62,6 +63,8 @@ class Seen:
 
     runs: list[Run] = field(default_factory=list)  # of a layer, each as the first one that reads the very same tensor
     size: tuple[int, ...] = ()  # of what a layer reads: images first, then all but channels
+    numbers: int = 0  # that one image takes: what a layer reads and gives
+    maps: list[tuple[int, int]] = field(default_factory=list)  # channels and places of these
     places: int = 1  # of a channel, for linear layers behind a flatten
     odd: bool = False  # a layer with a forward of its own
     why: str | None = None  # a layer cannot be repaired, if so
@@ -82,6 +85,7 @@ class _Known:
     tensor: Tensor
     giver: str | None = None  # the layer, batch norm or sum that gave it, unless it was written over
     places: int = 1  # of a channel, behind a flatten
+    born: int = 0  # when it was first given
     written: int = 0  # when it was
     noted: list[tuple[int, Beside]] = field(default_factory=list)  # when, and as what
 
@@ -94,7 +98,6 @@ class Watch(TorchDispatchMode):
         self.layers = layers_of(model)
         self.names = {id(tensor): name for name, tensor in model.named_parameters()}
         self.order: dict[str, int] = {}  # layers that run -> their places
-        self.numbers = 0  # the most that one image takes between two layers
         self.multiplied: set[str] = set()  # parameters that products take
         modules = dict(model.named_modules())
         self.seen = {name: Seen() for name in modules}
@@ -104,8 +107,12 @@ class Watch(TorchDispatchMode):
         self._first: dict[tuple[Any, ...], Run] = {}
         self._inside: list[str] = []
         self._clock = 0  # operators so far
+        self._gates: dict[str, tuple[int, Tensor]] = {}  # modules that may be one: when they began, and what they read
         self._looking = False  # what runs now is not the network
         hooks = listening(model, modules, self._before, before=True), listening(model, modules, self._after)
+        for leaf in tree_iter(inputs):
+            if isinstance(leaf, Tensor):
+                self._know(leaf)
         with torch.no_grad(), hooks[0], hooks[1], self:
             for output in tensors(leaves(call(model, inputs))):
                 self._read(output)
@@ -118,6 +125,7 @@ class Watch(TorchDispatchMode):
             if not isinstance(value, Tensor):
                 continue
             self._read(value)
+            self._pass_by(value)
             if (owner := self._owners.get(id(value))) is not None and owner not in self._inside:
                 self.seen[owner].why = OUTSIDE
             if func in _PRODUCTS and id(value) in self.names:
@@ -131,12 +139,23 @@ class Watch(TorchDispatchMode):
         if args and _writes(func) and (known := self._tensors.get(id(args[0]))):
             known.written, known.giver = self._clock, None
         result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            if isinstance(value, Tensor) and id(value) not in self._tensors:
+                self._know(value).born = self._clock
         if joined is not None:
             self._know(result).giver = joined
             self.seen.setdefault(joined, Seen())
         if func in _RESHAPES and result.ndim == 2 < args[0].ndim and len(result) == len(args[0]):
             self._know(result).places = math.prod(args[0].shape[2:])
         return result
+
+    def gates(self) -> list[tuple[str, int]]:
+        """Modules through whose first argument all goes that later ones read of the inputs; and when they began."""
+        return [(name, clock) for name, (clock, _) in self._gates.items() if self.seen[name].times == 1]
+
+    def numbers(self, clock: int = 0) -> int:
+        """The most that one image takes between two layers, from then on."""
+        return max((seen.numbers for seen in self.seen.values() if seen.began >= clock), default=0)
 
     def norm(self, name: str) -> str | None:
         """The batch norm that alone reads what a layer gives; both run once."""
@@ -169,6 +188,13 @@ class Watch(TorchDispatchMode):
         if (known := self._tensors.get(id(tensor))) and known.giver is not None:
             self.seen[known.giver].reads += 1
 
+    def _pass_by(self, tensor: Tensor) -> None:
+        """A tensor from before a gate is read behind it: it is no gate."""
+        if (known := self._tensors.get(id(tensor))) is not None:
+            later = itertools.takewhile(lambda gate: gate[1][0] >= known.born, reversed(self._gates.items()))
+            for name in [name for name, (_, given) in later if given is not tensor]:
+                del self._gates[name]
+
     def _note_sum(self, first: Tensor, second: Tensor) -> str | None:
         """Of two that are added, the one whose layer runs later may make up for the other; what to call their sum."""
         found = []
@@ -194,6 +220,10 @@ class Watch(TorchDispatchMode):
         if args and isinstance(args[0], Tensor):
             known = self._know(args[0])
             known.noted.append((self._clock, (name, True)))
+            self._gates.pop(name, None)
+            clock, given = next(reversed(self._gates.values()), (-1, None))
+            if clock < self._clock or given is not args[0]:  # of nested modules, the outer one
+                self._gates[name] = self._clock, args[0]
             if name in self._norms and known.giver is not None:
                 self.seen[known.giver].norm, seen.behind = name, known.giver
 
@@ -223,7 +253,10 @@ class Watch(TorchDispatchMode):
             seen.why = "it is not called with one batch of images"
             return
         self.order.setdefault(name, len(self.order))
-        self.numbers = max(self.numbers, (inputs.numel() + output.numel()) // len(inputs))
+        for tensor in (inputs, output):
+            places, numbers = max(1, math.prod(size_of(layer, tensor)[1:])), tensor.numel() // len(tensor)
+            seen.numbers += numbers
+            seen.maps.append((numbers // places, places))
         version = 0 if inputs.is_inference() else _version_of(inputs)
         where = (linear, inputs.data_ptr(), inputs.shape, inputs.stride(), version)
         seen.runs.append(self._first.setdefault(where, (name, len(seen.runs))))

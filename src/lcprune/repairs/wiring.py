@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,12 +48,27 @@ class Site:
 
 
 @dataclass(frozen=True, eq=False)
+class Gate:
+    """A module through whose first argument all goes that layers behind it read of the inputs.
+
+    Attributes:
+        name: of the module; empty for the network itself.
+        numbers: most that one image takes between two layers from there on.
+        behind: the layers that run from there on, with channels and places of what they read and give.
+    """
+
+    name: str
+    numbers: int
+    behind: Mapping[str, Sequence[tuple[int, int]]]
+
+
+@dataclass(frozen=True, eq=False)
 class Wiring:
     """What is known of a network's layers."""
 
     sites: tuple[Site, ...]  # layers that can be repaired, in the order in which they run
     left: dict[str, str]  # layers that read fewer channels and cannot be repaired -> why
-    numbers: int  # most that one image takes between two layers
+    gates: tuple[Gate, ...]  # in the order in which they run: the network itself is the first
 
 
 class Survey:
@@ -63,6 +78,14 @@ class Survey:
         self.model, self.watch = model, Watch(model, inputs)
         self._users = Counter(id(tensor) for module in model.modules() for tensor in module._parameters.values())
         self._covers: dict[str, Tensor] = {}
+        self._gates = tuple(self._found())
+
+    def _found(self) -> Iterator[Gate]:
+        gates = {"": 0} | dict(self.watch.gates())
+        for name, clock in gates.items():
+            layers = ((layer, self.watch.seen[layer]) for layer in self.watch.layers)
+            behind = {layer: seen.maps for layer, seen in layers if seen.began >= clock}
+            yield Gate(name, self.watch.numbers(clock), behind)
 
     def wiring(self, plan: Plan, after: Mapping[str, tuple[int, ...]] | None = None) -> Wiring:
         """Which layers a plan touches, and how.
@@ -93,7 +116,7 @@ class Survey:
             found.append(Site(name, columns, (*seen.runs,), watch.norm(name), patched, cover, *behind))
         found.sort(key=lambda site: watch.order[site.name])
         left |= self._without_layers(plan)
-        return Wiring(tuple(found), left, watch.numbers)
+        return Wiring(tuple(found), left, self._gates)
 
     def _cover(self, name: str, columns: Columns) -> Tensor:
         layer = self.watch.layers[name]
