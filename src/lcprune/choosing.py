@@ -15,7 +15,7 @@ from lcprune import baselines  # noqa: F401  (they register themselves: whoever 
 from lcprune.errors import ConfigError, SearchError
 from lcprune.evaluate import REPAIR, Evaluation, Evaluator
 from lcprune.method import Method, methods
-from lcprune.search import Found, LossGuide, Search, Space, make_sampler, objective, run_search
+from lcprune.search import CANDIDATES, Found, LossGuide, Search, Space, make_sampler, objective, run_search
 from lcprune.search.space import FloatArray
 from lcprune.select import Kept
 from lcprune.task import Choice, Task, plain_fields
@@ -24,7 +24,8 @@ __all__ = ["LcP", "Learned", "Naive", "Schedule", "Uniform", "compensate", "lear
 
 logger = logging.getLogger("lcprune")
 
-_CANDIDATES = 2  # of a search, for every group that is measured alone
+_FOR_GROUPS = 2  # candidates of a search, for every group that is measured alone
+_GUIDED = 200  # candidates of a search with a guide, at least
 
 
 @methods.register("uniform")
@@ -97,7 +98,7 @@ class LcP(Method):
 
     def choose(self, task: Task) -> Choice:
         started = time.perf_counter()
-        learned = learn(task, task.engine.settle(self.search))
+        learned = learn(task, settle(task, self.search))
         found, work = learned.found, learned.task.evaluator.work
         seconds = {
             "total": time.perf_counter() - started,
@@ -135,6 +136,16 @@ class Learned:
     def meta(self) -> dict[str, Any]:
         """How it was learned, for the plan."""
         return {"beta": self.found.beta.tolist(), "after": self.task.evaluation.after}
+
+
+def settle(task: Task, search: Search, limits: int = 1) -> Search:
+    """The search as it is done here: how many candidates, in all and asked for together, where it does not say.
+
+    With a guide, half of the paper's find more than all of them without. Several limits that share one search have all.
+    """
+    few = task.quick is not None and search.algorithm == "guided" and limits == 1
+    total = min(CANDIDATES, max(_GUIDED, _FOR_GROUPS * len(task.graph.groups))) if few else CANDIDATES
+    return task.engine.settle(search.counted(total))
 
 
 def learn(task: Task, search: Search, start: Sequence[FloatArray] = ()) -> Learned:
@@ -186,7 +197,7 @@ def _curves(task: Task, search: Search) -> list[list[FloatArray]]:
 
 def measures(task: Task, search: Search) -> bool:
     """Whether every group is cut alone before a search, to see how much outputs move."""
-    return task.quick is not None and search.total >= _CANDIDATES * len(task.graph.groups)
+    return task.quick is not None and search.total >= _FOR_GROUPS * len(task.graph.groups)
 
 
 def compensate(task: Task, beta: FloatArray) -> Kept:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import lcprune
-from lcprune import sensitivity
+from lcprune import choosing, sensitivity
 from lcprune.batches import draw
 from lcprune.choosing import LcP
 from lcprune.errors import DataError
 from lcprune.evaluate import Evaluation, answered, make_evaluator, parted
+from lcprune.select import Limits
 from lcprune.setup import set_up
 from lcprune.task import Task
 
@@ -95,3 +96,21 @@ def test_images_are_the_first_of_those_that_repair_and_judge(digits) -> None:
     some = [*fitted[:256], *judging[:256]]
     again, others = parted(some, Evaluation())
     assert all(one is other for one, other in zip([*again, *others], some, strict=True)) and len(again) == 256
+
+
+HOW_MANY = [
+    ({}, "repair", 1, 200),
+    ({}, "repair", 3, 400),  # of one search that they share
+    ({}, "cut", 1, 400),
+    ({"algorithm": "evolution"}, "repair", 1, 400),
+    ({"pool": 10}, "repair", 1, 200),
+    ({"iterations": 5}, "repair", 1, 69),
+    ({"pool": 500}, "cut", 1, 500),
+]
+
+
+@pytest.mark.parametrize(("settings", "after", "limits", "total"), HOW_MANY)
+def test_a_search_with_a_guide_judges_fewer_unless_it_says_how_many(plain, digits, settings, after, limits, total):
+    data, images = Evaluation(digits.train, images=128, after=after), draw(digits.train, 128, seed=0)
+    task = Task(plain.graph, Limits(macs=0.5), samples=images, evaluation=data)
+    assert choosing.settle(task, lcprune.Search(**settings), limits).total == total

@@ -5,13 +5,14 @@ beta = sampler.ask()
 sampler.tell(beta, loss)
 """
 
-from lcprune.search.config import Search
+from lcprune.search.config import CANDIDATES, Search
 from lcprune.search.records import Record, Records, best_of, read_records
 from lcprune.search.run import Found, Judged, objective, run_search
 from lcprune.search.samplers import RegularizedEvolution, Sampler, make_sampler
 from lcprune.search.space import LossGuide, Space
 
 __all__ = [
+    "CANDIDATES",
     "Found",
     "Judged",
     "LossGuide",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lcprune.errors import SearchError, need_choice, need_whole
 
 ALGORITHMS = ("evolution", "guided", "random")
 FORMS = ("shift", "affine")
+CANDIDATES = 400  # of a search, as in the paper
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class Search:
 
     Attributes:
         pool: members of the first pool, and of the pool that evolution keeps.
-        iterations: mutations after the first pool; `pool + iterations` candidates are judged in all.
+        iterations: mutations after the first pool; `pool + iterations` candidates are judged in all. None: 400 in all,
+            as in the paper, or 200 with a guide (two for each group of units, if these are more, up to 400).
         sample: members drawn from the pool (with replacement) to find a parent.
         mutate: share of the layers that one mutation changes, at least one layer.
         algorithm: "evolution" (the paper's), "random", or "guided": evolution that judges, of many mutations, the one
@@ -32,7 +34,7 @@ class Search:
     """
 
     pool: int = 64
-    iterations: int = 336
+    iterations: int | None = None
     sample: int = 16
     mutate: float = 0.1
     algorithm: str = "guided"
@@ -45,10 +47,9 @@ class Search:
     def __post_init__(self) -> None:
         for name in ("pool", "sample", "finalists"):
             need_whole(name, getattr(self, name), 1)
-        need_whole("iterations", self.iterations, 0)
-        for name in ("patience", "together"):
+        for name, least in (("iterations", 0), ("patience", 1), ("together", 1)):
             if getattr(self, name) is not None:
-                need_whole(name, getattr(self, name), 1)
+                need_whole(name, getattr(self, name), least)
         if not 0 < self.mutate <= 1:
             raise SearchError(f"mutate={self.mutate!r} is the share of layers to change: more than 0, at most 1")
         need_choice("algorithm", self.algorithm, ALGORITHMS)
@@ -57,4 +58,8 @@ class Search:
     @property
     def total(self) -> int:
         """Candidates judged when nothing stops the search early."""
-        return self.pool + self.iterations
+        return max(self.pool, CANDIDATES) if self.iterations is None else self.pool + self.iterations
+
+    def counted(self, total: int) -> Search:
+        """This search, with `total` candidates if it does not say how many."""
+        return self if self.iterations is not None else replace(self, iterations=max(0, total - self.pool))

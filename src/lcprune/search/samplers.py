@@ -87,7 +87,7 @@ class RegularizedEvolution(Sampler):
         if not self.members:
             raise SearchError("regularized evolution was asked for a mutation before any candidate was told")
         # The step falls linearly from 1 to 0 over the mutations; the paper prints the rising form.
-        size = 1.0 - (self.asked - self.search.pool - 1) / max(1, self.search.iterations)
+        size = 1.0 - (self.asked - self.search.pool - 1) / max(1, self.search.total - self.search.pool)
         sample = self.rng.integers(len(self.members), size=self.search.sample)
         parent, _ = min((self.members[index] for index in sample), key=lambda member: member[1])
         groups = self.rng.choice(self.space.groups, size=self.mutations, replace=False)
