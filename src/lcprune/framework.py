@@ -18,7 +18,7 @@ from lcprune.latency.hold import HELD, hold
 from lcprune.latency.limit import Latency, LatencyOutcome
 from lcprune.limit import COUNT, LATENCY, Limit, Written
 from lcprune.method import Method
-from lcprune.outcome import PruneResult, Step, check, repaired
+from lcprune.outcome import PruneResult, PruneStep, check, repaired
 from lcprune.repairs import AUTO, NONE, check_how
 from lcprune.select import Kept
 from lcprune.setup import Data, Metric, Where, columns, set_up
@@ -104,13 +104,13 @@ def prune(
     ) as setup:
         records = None if setup.folder is None else setup.folder / "search.jsonl"
         task = replace(setup.task, limits=setup.limits(own), records=records)
-        result = cut(task, chosen, setup.clock, own.get(LATENCY), how)
+        result = prune_once(task, chosen, setup.clock, own.get(LATENCY), how)
         if setup.networks is not None:
             result.save(setup.networks)
         return result
 
 
-def cut(
+def prune_once(
     task: Task, method: Method, clock: Clock | None = None, latency: Limit | None = None, repair: str = NONE
 ) -> PruneResult:
     """Choose, cut, repair and prove one network.
@@ -144,7 +144,7 @@ def cut(
         **choice.meta,
         **({} if outcome is None else {"latency": outcome.to_json()}),
     )
-    step = Step(task.absolute_limits, plan, choice.history)
+    step = PruneStep(task.absolute_limits, plan, choice.history)
     result = PruneResult(smaller, plan, choice.history, (step,), choice.seconds, outcome, whole=graph.model)
     check(graph, plan, smaller, result)
     if task.samples is None:

@@ -27,7 +27,7 @@ from lcprune.verification import verify
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class PruneStep:
     """One round of Algorithm 1.
 
     Attributes:
@@ -59,7 +59,7 @@ class PruneResult:
     model: nn.Module
     plan: Plan
     history: list[Record]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PruneStep, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     latency: LatencyOutcome | None = None
     whole: nn.Module | None = None
@@ -161,7 +161,7 @@ def save_step(folder: Path | None, config: dict[str, Any], model: nn.Module, pla
         write_json(folder / "step.json", config)
 
 
-def load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) -> tuple[nn.Module, Step] | None:
+def load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) -> tuple[nn.Module, PruneStep] | None:
     """A round's network, if it was completed with this configuration.
 
     Raises:
@@ -182,5 +182,5 @@ def load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) 
         )
     records = folder / "search.jsonl"
     history = read_records(records)[1] if records.exists() else []
-    step = Step(config["limits"], Plan.load(folder / "plan.json"), history)
+    step = PruneStep(config["limits"], Plan.load(folder / "plan.json"), history)
     return load(folder, copy.deepcopy(first.model)), step

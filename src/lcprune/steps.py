@@ -14,12 +14,12 @@ from torch import nn
 from lcprune.choosing import methods
 from lcprune.copies import trainable
 from lcprune.errors import ConfigError, PlanError
-from lcprune.framework import cut
+from lcprune.framework import prune_once
 from lcprune.graph import ChannelGraph, trace
 from lcprune.latency.limit import Latency, LatencyOutcome
 from lcprune.limit import COUNT, LATENCY, MS, Limit, Several
 from lcprune.method import Method
-from lcprune.outcome import PruneResult, Step, compose, load_step, save_step
+from lcprune.outcome import PruneResult, PruneStep, compose, load_step, save_step
 from lcprune.repairs import STAND_INS, check_how
 from lcprune.select import Limits
 from lcprune.setup import Data, Metric, Setup, Where, columns, set_up
@@ -117,7 +117,7 @@ def _iterate(
     first, base = setup.task.graph, setup.task
     floors = base.rank([np.zeros(size) for size in first.cost.sizes]).floors
     kept = {group.name: np.arange(group.size) for group in first.groups}
-    done: list[Step] = []
+    done: list[PruneStep] = []
     result = PruneResult(first.model, first.plan({}), [])
     # What a finished round must have been made with to be gone on from.
     settings = {} if setup.folder is None else {**method.settings(), **base.settings(), "repair": repair}
@@ -140,7 +140,7 @@ def _iterate(
         try:
             # What the rounds before the last one take does not matter: only the last is held to the clock.
             last = number == len(limits)
-            made = cut(task, method, clock if last else None, latency if last else None, repair)
+            made = prune_once(task, method, clock if last else None, latency if last else None, repair)
         except PlanError as error:
             if error.result is not None:
                 error.result = replace(error.result, steps=(*done, *error.result.steps))
@@ -148,7 +148,7 @@ def _iterate(
         kept = compose(kept, made.plan.kept)
         network = made.model if tune is None else tune(made.model) or made.model
         whole = first.plan(kept).with_meta(**made.plan.meta, step=number)
-        done.append(Step(task.absolute_limits, whole, made.history))
+        done.append(PruneStep(task.absolute_limits, whole, made.history))
         result = replace(made, model=network, plan=whole, steps=tuple(done), whole=None)
         save_step(folder, config, network, whole)
     return result

@@ -25,7 +25,7 @@ from lcprune.repairs.quick import QuickRepair
 from lcprune.repairs.shares import lost_shares
 from lcprune.scoring import Metric, metrics
 from lcprune.scoring.rebuilt import rebuilt_by
-from lcprune.search import Record, Records
+from lcprune.search import Record, SearchRecords
 from lcprune.select import Kept, Limits, Ranking
 from lcprune.sensitivity import moved
 
@@ -236,11 +236,11 @@ class Task:
         samples = self.need_images()
         return samples if self.labelled else _no_labels()
 
-    def open_records(self, **more: Any) -> Records:
+    def open_records(self, **more: Any) -> SearchRecords:
         """The records of this task's search, with the configuration that they belong to."""
         if self.records is None:
-            return Records(None, {})
-        return Records(self.records, self.config(**more), self.resume)
+            return SearchRecords(None, {})
+        return SearchRecords(self.records, self.config(**more), self.resume)
 
     def config(self, **more: Any) -> dict[str, Any]:
         """What this task is, as plain JSON: a search goes on only with the very same."""

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import digit_networks
 
 import lcprune
-from lcprune.search.records import Records
+from lcprune.search.records import SearchRecords
 from searching import searching
 
 
@@ -41,14 +41,14 @@ def prune(folder: Path, weights: Path) -> Any:
 
 def kill_after(count: int) -> None:
     """End this process without a word after so many lines of records."""
-    write, calls = Records._write, itertools.count(1)
+    write, calls = SearchRecords._write, itertools.count(1)
 
-    def counted(self: Records, line: Any) -> None:
+    def counted(self: SearchRecords, line: Any) -> None:
         write(self, line)
         if next(calls) == count:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Records._write = counted  # type: ignore[method-assign]
+    SearchRecords._write = counted  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lcprune.errors import SearchError
-from lcprune.search import Record, Records, Search, Space, make_sampler, read_records, run_search
+from lcprune.search import Record, Search, SearchRecords, Space, make_sampler, read_records, run_search
 
 CONFIG = {"seed": 0, "limits": {"macs": 500.0}, "search.pool": 4}
 
@@ -19,7 +19,7 @@ def record(iteration: int, loss: float = 0.1 + 0.2) -> Record:
 
 
 def write(path, count: int = 3) -> None:
-    records = Records(path, CONFIG)
+    records = SearchRecords(path, CONFIG)
     records.start([np.array([1 / 3, 2.0]), np.array([math.pi])], full_loss=0.25)
     for index in range(count):
         records.append(record(index))
@@ -28,7 +28,7 @@ def write(path, count: int = 3) -> None:
 
 def test_records_come_back_to_the_last_digit(tmp_path) -> None:
     write(tmp_path / "search.jsonl")
-    again = Records(tmp_path / "search.jsonl", CONFIG, resume=True)
+    again = SearchRecords(tmp_path / "search.jsonl", CONFIG, resume=True)
     assert again.replayed == [record(index) for index in range(3)]
     assert [score.tolist() for score in again.scores] == [[1 / 3, 2.0], [math.pi]]
     head, records = read_records(tmp_path / "search.jsonl")
@@ -36,7 +36,7 @@ def test_records_come_back_to_the_last_digit(tmp_path) -> None:
 
 
 def test_infinite_losses_come_back_and_the_file_is_plain_json(tmp_path) -> None:
-    records = Records(tmp_path / "search.jsonl", CONFIG)
+    records = SearchRecords(tmp_path / "search.jsonl", CONFIG)
     records.start([np.ones(2)], 0.0)
     records.append(record(0, math.inf))
     records.close()
@@ -46,11 +46,11 @@ def test_infinite_losses_come_back_and_the_file_is_plain_json(tmp_path) -> None:
 
     for line in (tmp_path / "search.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=refuse)
-    assert Records(tmp_path / "search.jsonl", CONFIG, resume=True).replayed[0].loss == math.inf
+    assert SearchRecords(tmp_path / "search.jsonl", CONFIG, resume=True).replayed[0].loss == math.inf
 
 
 def test_each_record_is_in_the_file_as_soon_as_it_is_made(tmp_path) -> None:
-    records = Records(tmp_path / "search.jsonl", CONFIG)
+    records = SearchRecords(tmp_path / "search.jsonl", CONFIG)
     records.start([np.ones(2)], 0.0)
     for index in range(3):
         records.append(record(index))
@@ -66,7 +66,7 @@ def test_a_torn_last_line_is_dropped_and_written_over(tmp_path, torn) -> None:
     path.write_bytes(whole + torn)
     assert len(read_records(path)[1]) == 3
     assert path.read_bytes() == whole + torn  # reading changes nothing
-    again = Records(path, CONFIG, resume=True)
+    again = SearchRecords(path, CONFIG, resume=True)
     assert len(again.replayed) == 3
     again.start([], 0.0)
     again.append(record(3))
@@ -78,7 +78,7 @@ def test_a_torn_last_line_is_dropped_and_written_over(tmp_path, torn) -> None:
 def test_a_torn_first_line_starts_anew(tmp_path) -> None:
     path = tmp_path / "search.jsonl"
     path.write_text('{"format": 2, "conf')
-    again = Records(path, CONFIG, resume=True)
+    again = SearchRecords(path, CONFIG, resume=True)
     assert again.replayed == [] and again.scores is None
     again.start([np.ones(1)], 0.0)
     again.close()
@@ -92,30 +92,30 @@ def test_damage_inside_the_file_is_refused_with_the_line(tmp_path) -> None:
     lines[2] = lines[2][:20] + "\n"
     path.write_text("".join(lines))
     with pytest.raises(SearchError, match="line 3"):
-        Records(path, CONFIG, resume=True)
+        SearchRecords(path, CONFIG, resume=True)
 
 
 def test_another_configuration_is_refused_naming_the_difference(tmp_path) -> None:
     write(tmp_path / "search.jsonl")
     before = (tmp_path / "search.jsonl").read_bytes()
     with pytest.raises(SearchError, match="seed: 0 in the records, 1 now") as caught:
-        Records(tmp_path / "search.jsonl", {**CONFIG, "seed": 1}, resume=True)
+        SearchRecords(tmp_path / "search.jsonl", {**CONFIG, "seed": 1}, resume=True)
     assert "limits" not in str(caught.value)
     with pytest.raises(SearchError, match=r"search\.images: None in the records, 3000 now"):
-        Records(tmp_path / "search.jsonl", {**CONFIG, "search.images": 3000}, resume=True)
+        SearchRecords(tmp_path / "search.jsonl", {**CONFIG, "search.images": 3000}, resume=True)
     assert (tmp_path / "search.jsonl").read_bytes() == before
 
 
 def test_records_are_not_written_over_by_accident(tmp_path) -> None:
     write(tmp_path / "search.jsonl")
     with pytest.raises(SearchError, match="resume=True"):
-        Records(tmp_path / "search.jsonl", CONFIG)
+        SearchRecords(tmp_path / "search.jsonl", CONFIG)
 
 
 def test_some_other_file_is_refused(tmp_path) -> None:
     (tmp_path / "search.jsonl").write_text('{"epoch": 1}\n')
     with pytest.raises(SearchError, match="does not hold search records"):
-        Records(tmp_path / "search.jsonl", CONFIG, resume=True)
+        SearchRecords(tmp_path / "search.jsonl", CONFIG, resume=True)
 
 
 class Judge:
@@ -146,13 +146,13 @@ class Sizes:
     params = macs
 
 
-def loop(search: Search, judge: Judge, records: Records | None = None):
+def loop(search: Search, judge: Judge, records: SearchRecords | None = None):
     sampler = make_sampler(Space(np.ones(3)), search, 0)
 
     def select(beta):
         return [np.arange(1 + int(abs(10 * value)) % 9) for value in beta]
 
-    return run_search(sampler, select, judge, Sizes(), 0.5, records or Records(None, {}))
+    return run_search(sampler, select, judge, Sizes(), 0.5, records or SearchRecords(None, {}))
 
 
 def test_equal_selections_are_computed_once_and_marked() -> None:
@@ -188,7 +188,7 @@ def test_finalists_are_judged_again_and_naive_is_among_them() -> None:
         asked.append(tuple(map(len, kept)))
         return 0.0 if asked[-1] == (1, 1, 1) else 1.0  # naive turns out to be best after all
 
-    found = run_search(sampler, select, Judge(), Sizes(), 0.5, Records(None, {}), precise=precise)
+    found = run_search(sampler, select, Judge(), Sizes(), 0.5, SearchRecords(None, {}), precise=precise)
     assert len(asked) == 5 and asked[0] == (1, 1, 1)
     assert np.all(found.beta == 0) and found.difference == found.naive == 0.0
 

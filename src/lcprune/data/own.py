@@ -137,7 +137,7 @@ class OwnData(Parted[Samples | Stream]):
         seed: int | None = None,
         device: str | torch.device = "cpu",
         workers: int = 0,
-    ) -> Batches:
+    ) -> OwnBatches:
         """Batches that can be iterated again and again; those of a user's loader have the size that it gives them.
 
         Args:
@@ -151,19 +151,19 @@ class OwnData(Parted[Samples | Stream]):
         chosen = self.split(split)
         size, where = min(batch_size, _BATCH), torch.device(device)
         if seed is None:
-            return Batches(lambda: _few(chosen.batches(size), limit), where)
+            return OwnBatches(lambda: _few(chosen.batches(size), limit), where)
         rng = np.random.default_rng(seed)
         if isinstance(chosen, Samples):
             drawn = chosen.subset(rng.permutation(len(chosen))[:limit])
-            return Batches(lambda: drawn.batches(size), where)
+            return OwnBatches(lambda: drawn.batches(size), where)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # a loader may shuffle
             samples = draw(chosen.source, limit or len(chosen), seed)
         order = rng.permutation(len(samples))
-        return Batches(lambda: iter(collate([samples[place] for place in order], size)), where)
+        return OwnBatches(lambda: iter(collate([samples[place] for place in order], size)), where)
 
 
-class Batches:
+class OwnBatches:
     """Batches on a device, again and again."""
 
     def __init__(self, make: Callable[[], Iterator[Batch]], device: torch.device) -> None:

@@ -37,14 +37,14 @@ class Case:
         """Make it ready to travel."""
         batch = collate(samples, len(samples), "cpu")[0]
         images = pytree.tree_map(_to_array, (batch.inputs, batch.target))
-        return cls(moved(graph, torch.device("cpu")), images, how, threads)
+        return cls(on_device(graph, torch.device("cpu")), images, how, threads)
 
     def evaluator(self) -> Evaluator:
         """What judges the candidates, on this worker's device."""
         stacked = pytree.tree_map_only(np.ndarray, torch.tensor, self.images)  # a copy: the shared one is read-only
         rows = range(len(pytree.tree_leaves(stacked)[0]))
         samples = [pytree.tree_map(lambda leaf: leaf[row], stacked) for row in rows]  # noqa: B023
-        return make_evaluator(moved(self.graph, own_device()), samples, self.how)
+        return make_evaluator(on_device(self.graph, own_device()), samples, self.how)
 
 
 class Worker:
@@ -92,7 +92,7 @@ def run_task(task: Callable[[Any], Any], item: Any, name: str, desk: Any, thread
         return task(item)
 
 
-def moved(graph: ChannelGraph, device: torch.device) -> ChannelGraph:
+def on_device(graph: ChannelGraph, device: torch.device) -> ChannelGraph:
     """The graph with its example inputs, and a copy of its network if it is not there yet, on a device."""
     there = next(graph.model.parameters()).device == device
     return replace(

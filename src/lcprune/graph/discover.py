@@ -18,7 +18,7 @@ from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, Taken, Use, varying
 from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.rules import Call, Step
-from lcprune.graph.site import Site
+from lcprune.graph.site import CodeSite
 from lcprune.graph.values import Values
 
 _READERS = "_lcprune_readers"
@@ -53,7 +53,7 @@ class Part:
     """Channels that were taken by position out of an axis, and read; both sorted, without phantoms."""
 
     module: str
-    site: Site
+    site: CodeSite
     atoms: Atoms
     whole: Atoms
 
@@ -78,7 +78,7 @@ class Discover(LabelPass):
         self.grids: list[Grid] = []
         self.mixed: list[Atoms] = []  # by column, channels that influence one another
         self.uses: dict[Use, set[int]] = {}  # of what was taken by position
-        self.parts: dict[tuple[Site, bytes, bytes], Part] = {}
+        self.parts: dict[tuple[CodeSite, bytes, bytes], Part] = {}
         self.facts: dict[str, list[Fact]] = {}
         self.group_uses: list[tuple[str, Atoms]] = []
         # Of every result of a layer with a weight: the layer, and operator and module of everything that reads it.

@@ -25,7 +25,7 @@ from lcprune.graph.noise import same_random_numbers
 from lcprune.graph.outputs import Leaf, leaves
 from lcprune.graph.recall import run_on_shapes
 from lcprune.graph.rules import STANDS_IN, Call, Rule, Step, find_rule
-from lcprune.graph.site import Site, current_site
+from lcprune.graph.site import CodeSite, current_site
 from lcprune.graph.values import Values, depends_on_values
 
 LABELS = "_lcprune_labels"
@@ -175,7 +175,7 @@ class LabelPass(TorchDispatchMode):
             for taken in labels.taken:
                 self.take(taken, use)
 
-    def site(self) -> Site:
+    def site(self) -> CodeSite:
         """The places in the code that lead from `forward` to the operator that is running."""
         return current_site(until=LabelPass.forward.__code__)
 

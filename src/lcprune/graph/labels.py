@@ -17,16 +17,16 @@ from typing import Any
 
 from torch import Tensor
 
-from lcprune.graph.site import Site
+from lcprune.graph.site import CodeSite
 
-Use = tuple[Site, str, str, tuple[Any, ...]]  # where an operator ran, in which module, its name, its numbers
+Use = tuple[CodeSite, str, str, tuple[Any, ...]]  # where an operator ran, in which module, its name, its numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
     """Where in the code `part` was taken by position out of `whole`."""
 
-    site: Site
+    site: CodeSite
     whole: Tensor
     part: Tensor
 

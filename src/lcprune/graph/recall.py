@@ -20,7 +20,7 @@ from torch import Tensor
 from lcprune.graph.labels import Labels
 from lcprune.graph.rules import Call, Step
 from lcprune.graph.rules.movement import takes
-from lcprune.graph.site import Site
+from lcprune.graph.site import CodeSite
 from lcprune.graph.values import looks_at_values
 
 Spec = tuple[Any, Any, Any]  # shape, stride and dtype of a tensor
@@ -102,7 +102,7 @@ class Recall:
         return self._labels.setdefault(key, labels)
 
     def key(
-        self, func: Any, args: Any, kwargs: Any, labels_of: Callable[[Tensor], Labels], site: Callable[[], Site]
+        self, func: Any, args: Any, kwargs: Any, labels_of: Callable[[Tensor], Labels], site: Callable[[], CodeSite]
     ) -> Any:
         """What an operator's result depends on; None if that cannot be told, or memory is written to."""
         if not _repeatable(func):

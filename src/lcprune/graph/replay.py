@@ -24,7 +24,7 @@ from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.pairs import Pairs, among
 from lcprune.graph.recall import Recall, Result, again
 from lcprune.graph.rules import Call, Step, find_rule
-from lcprune.graph.site import Site
+from lcprune.graph.site import CodeSite
 
 _TAKEN = "other channels would be taken by position than before"
 _STRANGERS = "channels would meet that did not meet before"
@@ -71,7 +71,7 @@ class Replay(LabelPass):
         ]
         self._mixing = pairs.mixing(kept)
         self._left = {(part.site, atoms.tobytes()) for part, atoms, _ in self._parts}
-        self._taken: set[tuple[Site, bytes]] = set()
+        self._taken: set[tuple[CodeSite, bytes]] = set()
         self._uses: set[tuple[int, Use]] = set()  # of what `recall` keeps alive
         self._steps = 0
         self._on_shapes = on_shapes(model)

@@ -16,14 +16,14 @@ from types import CodeType, FrameType
 
 import torch
 
-Site = tuple[tuple[str, int, int], ...]
+CodeSite = tuple[tuple[str, int, int], ...]
 # Code of PyTorch's and ours: between the network's own code and the operator.
 LIBRARIES = (str(Path(__file__).parents[1]) + os.sep, str(Path(torch.__file__).parent) + os.sep, "<")
 # Python 3.11 makes a call by one of two neighbouring instructions, by the first once it has run often.
 _PRECALL = dis.opmap.get("PRECALL")
 
 
-def current_site(until: CodeType) -> Site:
+def current_site(until: CodeType) -> CodeSite:
     """The frames that lead to the operator that is running, innermost first; what called `until` does not matter."""
     found = []
     frame: FrameType | None = sys._getframe(1)

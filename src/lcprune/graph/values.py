@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from lcprune.graph.rules import Call, is_mask
-from lcprune.graph.site import LIBRARIES, Site
+from lcprune.graph.site import LIBRARIES, CodeSite
 
-Place = tuple[bool, str, Site]  # training mode or not, an operator, and where in the network's code
+Place = tuple[bool, str, CodeSite]  # training mode or not, an operator, and where in the network's code
 
 
 def depends_on_values(call: Call) -> bool:
@@ -60,7 +60,7 @@ class Values:
         """A pass begins."""
         self._visits.clear()
 
-    def look(self, call: Call, training: bool, site: Site) -> Any:
+    def look(self, call: Call, training: bool, site: CodeSite) -> Any:
         """The result of an operator that depends on values; an error if the pass on data did not come here as often."""
         place = training, call.name, tuple(frame for frame in site if not frame[0].startswith(LIBRARIES))
         if self.recording:

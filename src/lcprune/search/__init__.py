@@ -6,7 +6,7 @@ sampler.tell(beta, loss)
 """
 
 from lcprune.search.config import CANDIDATES, Search
-from lcprune.search.records import Record, Records, best_of, read_records
+from lcprune.search.records import Record, SearchRecords, best_of, read_records
 from lcprune.search.run import Found, Judged, objective, run_search
 from lcprune.search.samplers import RegularizedEvolution, Sampler, make_sampler
 from lcprune.search.space import LossGuide, Space
@@ -17,10 +17,10 @@ __all__ = [
     "Judged",
     "LossGuide",
     "Record",
-    "Records",
     "RegularizedEvolution",
     "Sampler",
     "Search",
+    "SearchRecords",
     "Space",
     "best_of",
     "make_sampler",

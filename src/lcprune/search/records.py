@@ -73,7 +73,7 @@ def best_of(records: Iterable[Record], most: int) -> list[Record]:
     return list(found.values())[:most]
 
 
-class Records:
+class SearchRecords:
     """An append-only JSONL file of records, or nothing at all if there is no path.
 
     Raises:

@@ -19,7 +19,7 @@ from lcprune.errors import SearchError
 from lcprune.evaluate import Evaluator
 from lcprune.progress import Progress
 from lcprune.search.config import Search
-from lcprune.search.records import History, Record, Records, best_of
+from lcprune.search.records import History, Record, SearchRecords, best_of
 from lcprune.search.samplers import Sampler
 from lcprune.search.space import FloatArray
 from lcprune.select import Kept
@@ -97,7 +97,7 @@ def run_search(
     judge: Evaluator | Judges,
     cost: Cost,
     full_loss: float,
-    records: Records,
+    records: SearchRecords,
     progress: bool = False,
     precise: Callable[[Kept], float] | None = None,
     signed: bool = False,

@@ -22,7 +22,7 @@ from lcprune.batches import to_device
 from lcprune.data import Dataset
 from lcprune.engine import LocalEngine, RayEngine
 from lcprune.engine.desk import Mirror
-from lcprune.engine.worker import moved, own_device
+from lcprune.engine.worker import on_device, own_device
 from lcprune.errors import TuneError
 from lcprune.files import write_json
 from lcprune.runs import RunFolder
@@ -122,7 +122,7 @@ def _outcome(run: RunFolder, job: NetworkJob) -> dict[str, Any] | None:
 
 
 def _moved(study: Study, device: torch.device) -> Study:
-    graph, example = moved(study.graph, device), to_device(study.network.example, device)
+    graph, example = on_device(study.graph, device), to_device(study.network.example, device)
     return replace(study, network=replace(study.network, model=graph.model, example=example, run=None), graph=graph)
 
 
