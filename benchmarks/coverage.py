@@ -99,22 +99,28 @@ def table(records: list[dict[str, Any]]) -> str:
     ratios = sorted((r["trace_s"] / max(r["export_s"], 1e-3), r["model"]) for r in timed)
     slow = [f"{model} ({ratio:.1f})" for ratio, model in reversed(ratios) if ratio > 2]
     slowest = f", most of all {', '.join(slow[:5])}" if slow else ""
+    dense = ""
+    if any("dense part" in _kind(record) for record in records):
+        dense = 'Those marked "dense part" were measured without their box handling, as its operators did not load. '
     lines = [
         "# Coverage",
         "",
-        "What `lcprune` can prune, tried on many networks. No network has an exception written for it.",
+        "What `lcprune` can prune, tried on many networks. It has no special case for any of them.",
         "",
-        "Each network is built with random weights, traced, cut to at most 50 % of its MACs with a random "
-        "global ranking (at least 10 % of each group stays), run, and verified against the original with the "
-        "removed units silenced. Multiply-adds and parameters are compared with what torch counts, before and after. "
-        "The result is saved, loaded into a freshly built network and trained for one step.",
+        "Each network is built with random weights, traced, cut to at most 50 % of its multiply-adds (MACs) by a "
+        "random ranking of all channels, run, and verified against the original with the removed channels at zero. "
+        "At least 10 % of each group (channels of layers that are cut together) stays. MACs and parameters are "
+        "compared with what torch counts, before and after. The result is saved, loaded into a freshly built network "
+        "and trained for one step.",
         "",
         "- Input sizes are the smallest of 64, 96, 128 and the network's own at which it runs and trains.",
-        "- Detectors of torchvision are whole where its operators load, with 16 proposals and 8 boxes per image. "
-        'Those marked "dense part" were measured without their box handling; features that a second stage reads stay. '
+        "- Frozen channels cannot go: the network's outputs, and what lcprune cannot follow. `lcprune inspect` names "
+        "them.",
+        "- Detectors of torchvision are cut as a whole, with 16 proposals and 8 boxes per image. "
+        f"{dense}"
         "Those of ultralytics give their boxes before non-maximum suppression, and the features they come from.",
         "- smp is segmentation-models-pytorch.",
-        '- "(smallest)": the limit cannot be met, so the smallest network that keeps the floors was cut instead.',
+        '- "(smallest)": the limit cannot be met, so the smallest network was cut instead.',
         '- "(mixing)": some channels are normalised or summed up together, where a channel of zeros is not the same '
         "as none.",
         "- `benchmarks/coverage_models.txt` lists the networks; `benchmarks/results/coverage.json` has every record.",
