@@ -20,9 +20,9 @@ BATCHES = o.Several((1, 4, 16, 64))
 def inspect(
     ctx: typer.Context,
     model: o.Model,
-    explain: Annotated[bool, typer.Option("--explain", help="Also say why groups are coupled.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also list the tensors that each group cuts.")] = False,
 ) -> None:
-    """Show layers, groups, couplings and what cannot be pruned.
+    """Show layers, which of them are cut together, and what cannot be pruned.
 
     Examples:
 

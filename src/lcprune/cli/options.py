@@ -109,7 +109,7 @@ Latency = Annotated[Limit | None, limit_option("Latency: 60% or 3.5ms.", "TIME",
 Method = Annotated[str, method_option("uniform, naive, lcp, ... (see `lcprune methods`).")]
 Methods = Annotated[Several, method_option("Methods, separated by commas.", "NAMES", parser=words)]
 Epochs = Annotated[int | None, run_option("Epochs of training; the recipe's own by default.", min=0)]
-Recipe = Annotated[str, run_option("Named training recipe.")]
+Recipe = Annotated[str, run_option("Training recipe (see `lcprune methods`).")]
 Seed = Annotated[int, run_option("Seed of everything random.")]
 
 
@@ -140,7 +140,7 @@ def _shared(
     backend: Annotated[
         str,
         limit_option(
-            "For --latency, what runs the network: eager, cudagraph, compile or onnx.", "NAME", parser=_backend
+            "What runs networks when they are timed: eager, cudagraph, compile or onnx.", "NAME", parser=_backend
         ),
     ] = "eager",
     latency_table: Annotated[
@@ -150,7 +150,9 @@ def _shared(
     metric: Annotated[
         str, method_option("auto (lcp: rebuilt; else: l2), l1, taylor, ... (see `lcprune methods`).")
     ] = "auto",
-    min_keep: Annotated[float, limit_option("Share of each group that always stays.", min=0.0, max=1.0)] = 0.10,
+    min_keep: Annotated[
+        float, limit_option("Share of each layer's channels that always stays.", min=0.0, max=1.0)
+    ] = 0.10,
     multiple_of: Annotated[
         int | None,
         limit_option("Keep widths a multiple of this. Default: 8 on CUDA in half precision, else 1.", min=1),
@@ -176,11 +178,13 @@ def _shared(
     asynchronous: Annotated[
         bool, _machine("No worker waits for another. Not reproducible.", None, "--asynchronous")
     ] = False,
-    out: Annotated[str | None, run_option("The run folder; a new one in runs/ by default.", "FOLDER")] = None,
+    out: Annotated[str | None, run_option("The run folder; without a name, a new one in runs/.", "FOLDER")] = None,
     resume: Annotated[bool, run_option("Go on from the folder of --out.", None, "--resume")] = False,
     force: Annotated[bool, run_option("Replace the folder of --out.", None, "--force")] = False,
     config: Annotated[Path | None, run_option("TOML file with any of these options.", "FILE")] = None,
-    set_: Annotated[list[str] | None, run_option("e.g. search.pool=32, tune.lr=0.02.", "KEY=VALUE", "--set")] = None,
+    set_: Annotated[
+        list[str] | None, run_option("A single setting, e.g. search.pool=32, tune.lr=0.02.", "KEY=VALUE", "--set")
+    ] = None,
     report: Annotated[bool, run_option("Write report.html.", None, "--report/--no-report")] = True,
     json_: Annotated[bool, run_option("Print JSON for machines.", None, "--json")] = False,
     quiet: Annotated[bool, run_option("No progress.", None, "--quiet", "-q")] = False,

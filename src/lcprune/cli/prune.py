@@ -76,7 +76,7 @@ def plan(
     out: Annotated[Path | None, o.run_option("Keep the plan as JSON.", "FILE")] = None,
     force: Annotated[bool, o.run_option("Replace that file.", None, "--force")] = False,
 ) -> None:
-    """Show what pruning would take from each layer; without a limit, what it took from a pruned network.
+    """Show what pruning would take from each layer, or, without a limit, what it took from a pruned network.
 
     Examples:
 
@@ -154,7 +154,7 @@ def pareto(
     epochs: Annotated[int, o.run_option("Tune every network for so many epochs.", min=0)] = 0,
     seed: o.Seed = 0,
 ) -> None:
-    """Make a frontier: one search, networks at many limits, with naive and uniform beside them.
+    """Cut networks at many limits (a frontier) with one search, and naive and uniform ones beside them.
 
     Examples:
 
