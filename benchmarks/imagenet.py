@@ -288,7 +288,8 @@ def show(options: argparse.Namespace) -> None:
                     name = _name(method, multiple, metric)
                     print(f"| {limit.replace('%', ' %')} | {name} | " + " | ".join(cells) + " |")
     staged = record.get("stages", [])
-    print("\n| network | MACs | images | one stage | in stages |\n|---|---|---|---|---|")
+    if staged:
+        print("\n| network | MACs | images | one stage | in stages |\n|---|---|---|---|---|")
     for one, many in zip(rows_of(staged, staged=False), rows_of(staged, staged=True), strict=True):
         cells = [NETWORKS[one["network"]][2], one["limit"].replace("%", " %"), str(one["fitted"])]
         print(f"| {' | '.join([*cells, _cell([one]), _cell([many])])} |")
