@@ -69,8 +69,9 @@ def test_a_run_of_several_networks_names_them(lcprune, halved, tmp_path):
     run = RunFolder.create(tmp_path / "many", "pareto", {"model": "digits_resnet"})
     plan = library.Plan.load(halved["naive"] / "plan.json")
     library.save(run.file("networks/naive-50-pc"), library.load(halved["naive"]), plan)
-    said = lcprune("evaluate", "many", "--data", "digits")
-    assert said.code == 2 and "networks/naive-50-pc" in said.err
+    for words in (["evaluate", "many", "--data", "digits"], ["plan", "many"]):
+        said = lcprune(*words)
+        assert said.code == 2 and "networks/naive-50-pc" in said.err
 
 
 def test_weights_and_a_plan_alone_are_a_network(halved, tmp_path):

@@ -163,7 +163,7 @@ def _shared(
     ] = None,
     repair: Annotated[
         str,
-        limit_option(
+        method_option(
             "How cut networks are repaired, without labels: auto, none, statistics, stand-ins, refit or distil."
         ),
     ] = "auto",

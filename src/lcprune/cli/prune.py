@@ -87,7 +87,10 @@ def plan(
       lcprune plan runs/prune
     """
     file = Path(model) / PLAN if Path(model).is_dir() else Path(model)
-    if (macs, params, latency) == (None, None, None) and file.suffix == ".json" and file.is_file():
+    unlimited = (macs, params, latency) == (None, None, None)
+    if unlimited and (several := sorted(Path(model).glob(f"networks/*/{PLAN}"))):
+        raise UsageError(f"{model} has several plans: choose one of {', '.join(str(one.parent) for one in several)}")
+    if unlimited and file.suffix == ".json" and file.is_file():
         found = lcprune.Plan.load(file)
     else:
         if out is not None and out.exists() and not force:

@@ -78,7 +78,7 @@ def tune(
         history = training.fit(run.file("tuning"))
         if run.writes and not run.records("results"):
             costs = {"seed": seed, "macs": int(graph.macs), "params": int(graph.params)}
-            name = _record(run, network, {**costs, **before, **training.judge(), **score_row(score)})
+            name = _record(run, network, before, {**costs, **training.judge(), **score_row(score)})
             run.add("training", *epoch_rows(name, history, score))
             if network.plan is not None:
                 lcprune.save(run.path, network.model, network.plan)
@@ -86,14 +86,17 @@ def tune(
                 save_weights(run.file(WEIGHTS), network.model)
 
 
-def _record(run: RunFolder, network: Network, tuned: dict[str, Any]) -> str:
-    """Carry the pruned run's records over, with the row of the network tuned; what that is called."""
+def _record(run: RunFolder, network: Network, before: dict[str, Any], tuned: dict[str, Any]) -> str:
+    """Carry the pruned run's records over, with the row of the network tuned; what that is called.
+
+    What the network had as it was cut is in its own row; `before`, what it had just now, stands in where it has none.
+    """
     from lcprune.study import ORIGINAL
 
     rows = network.run.records("results") if network.run is not None else []
     pruned = [row for row in rows if row["method"] != ORIGINAL]
     known = pruned[0] if len(pruned) == 1 else {"network": "tuned", "method": "tuned", "limit": None}
-    run.add("results", *[row for row in rows if row["method"] == ORIGINAL], {**known, **tuned})
+    run.add("results", *[row for row in rows if row["method"] == ORIGINAL], {**before, **known, **tuned})
     if len(pruned) == 1 and network.run is not None:
         for kind in ("schedule", "search", "metric"):
             if carried := network.run.records(kind):
