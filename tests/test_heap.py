@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -40,6 +41,28 @@ with torch.inference_mode():
     after = resident() - before
 print(left, kept, grown, trimmed, after)
 """
+
+
+FORK = """
+import os, signal
+from lcprune import heap
+heap._lock.acquire()
+heap._inside = 2  # threads that the child does not have
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    assert heap._inside == 0
+    with heap.memory_kept():
+        assert heap._inside == 1
+    os._exit(0 if heap._inside == 0 else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork")
+def test_a_forked_process_begins_with_no_memory_kept() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc only")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def trim() -> None:
 def _change(by: int) -> None:
     global _inside
     with _lock:
-        before, _inside = _inside, _inside + by
+        before, _inside = _inside, max(0, _inside + by)
         libc = _glibc()
         if libc is None or min(before, _inside) > 0:
             return
@@ -55,6 +56,19 @@ def _change(by: int) -> None:
         libc.mallopt(_TRIM_THRESHOLD, _MOST if _inside else 2 * _LARGEST)
         if not _inside:
             libc.malloc_trim(0)
+
+
+def _in_child() -> None:
+    """A forked process has none of the threads that are inside, or that hold the lock."""
+    global _lock, _inside
+    _lock = threading.Lock()
+    if _inside:
+        _inside = 1
+        _change(-1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 @functools.cache

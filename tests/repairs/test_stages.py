@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,13 @@ from torch import Tensor, nn
 import lcprune
 from lcprune import models
 from lcprune.batches import Batch, call
-from lcprune.repairs import mend, stages
+from lcprune.repairs import layers as layers_module
+from lcprune.repairs import mend, refit, stages
 from lcprune.repairs.layers import layers_of
 from lcprune.repairs.repair import _Work
 from lcprune.repairs.stages import Stage, Staged, plan_stages
 from lcprune.repairs.watch import Watch, listening
-from lcprune.repairs.wiring import Survey
+from lcprune.repairs.wiring import Survey, look
 
 ROOM = 2**22
 
@@ -51,14 +53,123 @@ class _Block(nn.Module):
         return torch.relu(self.norm(self.two(torch.relu(self.one(x)))) + x)
 
 
+class _NormTwice(_Residual):
+    """One norm before the blocks and among them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.blocks[0](torch.relu(self.norm(self.stem(x))))
+        return self.head(self.blocks[2](self.norm(self.blocks[1](given))).mean((2, 3)))
+
+
+class _Between(_Residual):
+    """Does something to what the second block reads, knowing the images that the network was called with."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(passes_by=False)
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.blocks[0](torch.relu(self.norm(self.stem(x))))
+        given = self.blocks[2](self.blocks[1](self.change(given, x)))
+        return self.head(given.mean((2, 3)))
+
+
+class _LateNumber(_Residual):
+    """Divides by a number that it has found earlier."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        largest = float(x.abs().mean())
+        given = self.blocks[1](self.blocks[0](torch.relu(self.norm(self.stem(x)))))
+        return self.head(self.blocks[2](given / largest).mean((2, 3)))
+
+
+class _Checks(_Residual):
+    """Refuses other images than it has begun with, by an error of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        names = {number: float(image.mean()) for number, image in enumerate(x)}
+        given = self.blocks[1](self.blocks[0](torch.relu(self.norm(self.stem(x)))))
+        assert len(given) == len(x)
+        given = torch.stack([image + names[number] for number, image in enumerate(given)])
+        return self.head(self.blocks[2](given).mean((2, 3)))
+
+
+class _TokensFirst(nn.Module):
+    """Linear layers on (places, images, channels)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two = nn.Conv2d(3, 8, 2, stride=2), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(torch.relu(self.one(self.stem(x).flatten(2).permute(2, 0, 1)))).mean(0)
+
+
+class _Frames(nn.Module):
+    """Each image has four frames, which go through as images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.two(torch.relu(self.one(x.flatten(0, 1))))
+        return self.head(maps.mean((2, 3)).unflatten(0, (-1, 4)).mean(1))
+
+
+class _Keeps(_Residual):
+    """Writes what passes by into a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(passes_by=False)
+        self.register_buffer("memory", torch.zeros(64, 8, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        early = torch.relu(self.norm(self.stem(x)))
+        self.memory[: len(x)].copy_(early)
+        given = self.blocks[1](self.blocks[0](early)) + self.memory[: len(x)]
+        return self.head(self.blocks[2](given).mean((2, 3)))
+
+
+class _Inner(nn.Module):
+    """Its norm's output is read by a layer and by a sum, so that only the block itself is a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = nn.functional.layer_norm(x, (8,))
+        return normed + self.layer(normed)
+
+
+class _Handles(_Residual):
+    """Goes on if a block fails."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = torch.relu(self.norm(self.stem(x)))
+        try:
+            given = self.blocks[0](given)
+        except Exception:
+            given = given + 0
+        return self.head(self.blocks[1](given).mean((2, 3)))
+
+
 def _gates(model: nn.Module, inputs: Tensor) -> list[str]:
-    return [name for name, _ in Watch(model.eval(), inputs[:2]).gates()]
+    return [name for name, *_ in Watch(model.eval(), inputs[:2]).gates()]
 
 
 def test_a_gate_is_where_all_goes_through() -> None:
     x = torch.randn(2, 3, 8, 8)
     assert _gates(_Residual(passes_by=False), x) == ["", "norm", "blocks.0", "blocks.1", "blocks.2", "head"]
     assert _gates(_Residual(passes_by=True), x) == ["", "norm", "blocks.0", "head"]
+
+
+def test_no_gate_lies_where_a_network_keeps_something_or_between_the_runs_of_a_norm() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    assert _gates(_Keeps(), x) == ["", "norm"]
+    assert _gates(_LateNumber(passes_by=False), x) == [""]
+    assert _gates(_NormTwice(passes_by=False), x) == ["", "blocks.2", "head"]
 
 
 def _batches(images: Tensor, size: int) -> list[Batch]:
@@ -125,13 +236,108 @@ def test_layers_read_in_stages_what_they_read_at_once(name: str) -> None:
 
 
 @pytest.mark.usefixtures("at_every_gate")
-@pytest.mark.parametrize("follow", [None, True, False])
-def test_a_refit_in_stages_is_the_refit_at_once(monkeypatch: pytest.MonkeyPatch, follow: bool | None) -> None:
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: _Between(lambda given, x: given - given.mean(0)),
+        lambda: _Between(lambda given, x: given.view(len(x), 8, 8, 8)),
+        *(lambda: _LateNumber(passes_by=False), lambda: _Checks(passes_by=False), _TokensFirst, _Frames, _Keeps),
+    ],
+)
+def test_stages_begin_only_where_images_may_arrive_in_several_batches(make: Callable[[], nn.Module], size: int) -> None:
     torch.manual_seed(0)
-    model = settled(_Residual(passes_by=False)).double()
-    x = torch.randn(40, 3, 8, 8, dtype=torch.float64)
+    model = settled(make()).double()
+    images = torch.randn(11, *((4,) if isinstance(model, _Frames) else ()), 3, 8, 8, dtype=torch.float64)
+    batches = _batches(images, size)
+    planned = plan_stages(model, Survey(model, images[:2]).wiring(_no_cut(model, batches)).gates, batches, 2**40)
+    run, seen = Staged(model, batches), dict[str, Tensor]()
+
+    def note(name: str, layer: Any, args: tuple[Tensor, ...]) -> None:
+        seen[name] = args[0].clone()
+
+    with torch.no_grad():
+        found = [replace(stage, batches=min(count, len(batches))) for count, stage in enumerate(planned, 1)]
+        for stage, following in zip(found, [*found[1:], None], strict=True):
+            with listening(model, stage.layers, note, before=True):
+                run.run(stage, following, {})
+                staged = {name: seen[name] for name in stage.layers}
+                call(model, torch.cat([batch.inputs for batch in batches[: stage.batches]]))
+            for name, read in staged.items():
+                torch.testing.assert_close(read, seen[name])
+
+
+@pytest.mark.usefixtures("at_every_gate")
+def test_a_block_is_a_gate_even_if_what_it_begins_with_is_none() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), _Inner(), nn.Sequential(_Inner()), nn.Linear(8, 3)).eval()
+    batches = _batches(torch.randn(8, 8), 4)
+    assert [stage.gate for stage in _planned(model, batches, 2**40)] == ["", "1", "2", "3"]
+
+
+def test_a_network_that_handles_errors_does_not_go_on_behind_a_gate() -> None:
+    model = _Handles(passes_by=False).eval()
+    ran: list[str] = []
+    with torch.no_grad(), listening(model, ["head"], lambda name, *_: ran.append(name)):
+        Staged(model, _batches(torch.randn(4, 3, 8, 8), 2)).run(
+            Stage("", 2, 4, 1.0, frozenset()), Stage("blocks.0", 2, 4, 1.0, frozenset()), {}
+        )
+    assert not ran
+
+
+def test_what_arrives_at_a_gate_and_frames_of_an_image_take_room() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Sequential(nn.MaxPool2d(4), nn.Conv2d(4, 4, 1)))
+    gates = Survey(model, x).wiring(_no_cut(model, _batches(x, 2))).gates
+    assert [(gate.name, gate.numbers) for gate in gates if gate.name in ("", "2")] == [("", 448), ("2", 256)]
+    model, x = _Frames(), torch.randn(2, 4, 3, 8, 8)
+    gates = Survey(model, x).wiring(_no_cut(model, _batches(x, 2))).gates
+    assert gates[0].numbers == 4 * 16 * 64
+    assert gates[0].behind["two"] == [(4, 8, 64)] * 2
+
+
+def _halved(model: nn.Module, x: Tensor) -> lcprune.Plan:
     graph = lcprune.trace(model, x[:2])
-    plan = graph.plan([range(max(1, group.size // 2)) for group in graph.groups])
+    return graph.plan([range(max(1, group.size // 2)) for group in graph.groups])
+
+
+def test_a_refit_looks_at_as_many_places_of_frames_as_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_PLACES", 1), ("_LOOKED", 64), ("_LOOKED_WIDE", 0)):
+        monkeypatch.setattr(layers_module, name, value)
+    looked: list[int] = []
+    fit = refit._fit
+
+    def heard(*args: Any) -> None:
+        looked.append(len(args[4]) * args[4].shape[2])
+        fit(*args)
+
+    monkeypatch.setattr(refit, "_fit", heard)
+    model, x = _Frames().eval(), torch.randn(3, 4, 3, 8, 8)
+    plan = _halved(model, x)
+    mend(model, plan, plan.apply(model), pairs(x), "refit", progress=False)
+    assert looked and max(looked) <= 64
+
+
+def test_layers_that_the_whole_network_left_out_are_not_fitted() -> None:
+    model, x = _Residual(passes_by=False).eval(), torch.randn(4, 3, 8, 8)
+    plan = _halved(model, x)
+    small = plan.apply(model).eval()
+    sites = {site.name: site for site in look(model, plan, x[:2]).sites if site.patched}
+    before = {name: tensor.clone() for name, tensor in small.state_dict().items()}
+    with torch.no_grad(), refit._fitting(model, small, sites, {}):
+        small(x)
+    assert sites and all(torch.equal(tensor, before[name]) for name, tensor in small.state_dict().items())
+
+
+@pytest.mark.usefixtures("at_every_gate")
+@pytest.mark.parametrize("kind", [_Residual, _NormTwice])
+@pytest.mark.parametrize("follow", [None, True, False])
+def test_a_refit_in_stages_is_the_refit_at_once(
+    monkeypatch: pytest.MonkeyPatch, follow: bool | None, kind: type[_Residual]
+) -> None:
+    torch.manual_seed(0)
+    model = settled(kind(passes_by=False)).double()
+    x = torch.randn(40, 3, 8, 8, dtype=torch.float64)
+    plan = _halved(model, x)
     found = []
     for more in (2**40, 0):  # one stage, many
         monkeypatch.setattr(stages, "_MORE", more)

@@ -92,8 +92,8 @@ def _recording(whole: nn.Module, sites: Mapping[str, Site], stage: Stage) -> Ite
 
     def note(name: str, layer: Layer, args: tuple[Tensor, ...], output: Tensor) -> None:
         wide = layer.weight[0].numel() * groups_of(layer)
-        places = int(stage.share * places_of(layer, stage.images))
-        most = max(1, min(places, _PATCHES // wide // stage.images))
+        count = len(args[0])  # of images, or of their frames
+        most = max(1, min(int(stage.share * places_of(layer, count)), _PATCHES // wide // count))
         read, given = (rows(layer, tensor, most).float() for tensor in (args[0], output))
         if name in beside:
             given += rows(layer, beside.pop(name), most).float() * _per_output(whole, sites[name])
@@ -116,6 +116,7 @@ def _fitting(whole: nn.Module, small: nn.Module, sites: Mapping[str, Site], seen
             wanted = wanted - added
         _fit(whole, small, site, args[0], before, wanted, counting(whole, site, added))
 
+    sites = {name: site for name, site in sites.items() if name in seen}  # a network may leave layers out
     with listening(small, sites, fit, before=True), _added(small, sites.values()) as beside:
         yield beside
 

@@ -25,6 +25,7 @@ from lcprune.repairs.layers import Layer, is_plain, is_transposed, layers_of, si
 Run = tuple[str, int]  # a layer's name, and which of its runs in one pass
 Beside = tuple[str, bool]  # a module's name, and whether it is what the module reads; else what it gives
 Bounds = tuple[float, float]  # the least and the most that a ReLU or a clamp lets through
+Map = tuple[int, int, int]  # rows that one image has, as frames of a film; channels and places of each
 
 OUTSIDE = "its weight is used outside of it, too"
 
@@ -32,6 +33,7 @@ _version_of = operator.attrgetter("_version")  # how often a tensor was written 
 _ATEN = torch.ops.aten
 _RESHAPES = {_ATEN.view.default, _ATEN._unsafe_view.default}
 _SUMS = {_ATEN.add.Tensor, _ATEN.add_.Tensor}
+_ASKED = {_ATEN._local_scalar_dense.default, _ATEN.equal.default}  # Python's own numbers come of them
 _RELUS = {_ATEN.relu.default, _ATEN.relu_.default}
 _CLAMPS = {_ATEN.clamp.default, _ATEN.clamp_.default, _ATEN.hardtanh.default, _ATEN.hardtanh_.default}
 _PRODUCTS = {_ATEN.convolution.default, _ATEN.mm.default, _ATEN.bmm.default, _ATEN.t.default, _ATEN.transpose.int}
@@ -64,7 +66,7 @@ class Seen:
     runs: list[Run] = field(default_factory=list)  # of a layer, each as the first one that reads the very same tensor
     size: tuple[int, ...] = ()  # of what a layer reads: images first, then all but channels
     numbers: int = 0  # that one image takes: what a layer reads and gives
-    maps: list[tuple[int, int]] = field(default_factory=list)  # channels and places of these
+    maps: list[Map] = field(default_factory=list)  # of these
     places: int = 1  # of a channel, for linear layers behind a flatten
     odd: bool = False  # a layer with a forward of its own
     why: str | None = None  # a layer cannot be repaired, if so
@@ -108,11 +110,13 @@ class Watch(TorchDispatchMode):
         self._inside: list[str] = []
         self._clock = 0  # operators so far
         self._gates: dict[str, tuple[int, Tensor]] = {}  # modules that may be one: when they began, and what they read
+        self._hidden = False  # something may pass by later gates unseen: a number, or what a module keeps
         self._looking = False  # what runs now is not the network
         hooks = listening(model, modules, self._before, before=True), listening(model, modules, self._after)
-        for leaf in tree_iter(inputs):
-            if isinstance(leaf, Tensor):
-                self._know(leaf)
+        given = [leaf for leaf in tree_iter(inputs) if isinstance(leaf, Tensor)]
+        self._images = len(given[0]) if given and given[0].ndim else 1
+        for leaf in given:
+            self._know(leaf)
         with torch.no_grad(), hooks[0], hooks[1], self:
             for output in tensors(leaves(call(model, inputs))):
                 self._read(output)
@@ -135,12 +139,14 @@ class Watch(TorchDispatchMode):
         joined = None
         if func in _SUMS and not kwargs and isinstance(args[1], Tensor) and args[0].shape == args[1].shape:
             joined = self._note_sum(args[0], args[1])
+        kept = bool(args) and isinstance(args[0], Tensor) and id(args[0]) not in self._tensors  # by a module
+        self._hidden |= _writes(func) if kept else func in _ASKED
         self._clock += 1
         if args and _writes(func) and (known := self._tensors.get(id(args[0]))):
             known.written, known.giver = self._clock, None
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
-            if isinstance(value, Tensor) and id(value) not in self._tensors:
+            if isinstance(value, Tensor) and id(value) not in self._tensors and not (kept and func.is_view):
                 self._know(value).born = self._clock
         if joined is not None:
             self._know(result).giver = joined
@@ -149,9 +155,13 @@ class Watch(TorchDispatchMode):
             self._know(result).places = math.prod(args[0].shape[2:])
         return result
 
-    def gates(self) -> list[tuple[str, int]]:
-        """Modules through whose first argument all goes that later ones read of the inputs; and when they began."""
-        return [(name, clock) for name, (clock, _) in self._gates.items() if self.seen[name].times == 1]
+    def gates(self) -> list[tuple[str, int, int]]:
+        """Modules through whose first argument all goes that later ones read of the inputs.
+
+        With each, when it began, and how many numbers of one image arrive there.
+        """
+        once = ((name, *found) for name, found in self._gates.items() if self.seen[name].times == 1)
+        return [(name, clock, given.numel() // self._images) for name, clock, given in once]
 
     def numbers(self, clock: int = 0) -> int:
         """The most that one image takes between two layers, from then on."""
@@ -212,8 +222,12 @@ class Watch(TorchDispatchMode):
         return _sum_behind(layer)
 
     def _before(self, name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._looking:
+            return
         seen = self.seen[name]
         seen.times += 1
+        if name in self._norms and seen.times > 1:  # its statistics are those of all its runs
+            self._gates = {gate: found for gate, found in self._gates.items() if found[0] <= seen.began}
         seen.began = self._clock
         if name in self.layers:
             self._inside.append(name)
@@ -222,7 +236,8 @@ class Watch(TorchDispatchMode):
             known.noted.append((self._clock, (name, True)))
             self._gates.pop(name, None)
             clock, given = next(reversed(self._gates.values()), (-1, None))
-            if clock < self._clock or given is not args[0]:  # of nested modules, the outer one
+            nested = clock == self._clock and given is args[0]  # the outer one is the gate
+            if not nested and not self._hidden:
                 self._gates[name] = self._clock, args[0]
             if name in self._norms and known.giver is not None:
                 self.seen[known.giver].norm, seen.behind = name, known.giver
@@ -239,9 +254,15 @@ class Watch(TorchDispatchMode):
 
     def _only_normalises(self, norm: Any, args: tuple[Any, ...], output: Tensor) -> bool:
         """Whether a batch norm gives what PyTorch's own gives: some have an activation in them."""
+        with self._aside():
+            return bool(torch.allclose(output, _BatchNorm.forward(norm, args[0]), rtol=1e-3, atol=1e-5))
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Inside, what runs is not the network."""
         self._looking = True
         try:
-            return bool(torch.allclose(output, _BatchNorm.forward(norm, args[0]), rtol=1e-3, atol=1e-5))
+            yield
         finally:
             self._looking = False
 
@@ -254,9 +275,9 @@ class Watch(TorchDispatchMode):
             return
         self.order.setdefault(name, len(self.order))
         for tensor in (inputs, output):
-            places, numbers = max(1, math.prod(size_of(layer, tensor)[1:])), tensor.numel() // len(tensor)
-            seen.numbers += numbers
-            seen.maps.append((numbers // places, places))
+            places = max(1, math.prod(size_of(layer, tensor)[1:]))
+            seen.numbers += tensor.numel() // self._images
+            seen.maps.append((max(1, len(tensor) // self._images), tensor.numel() // len(tensor) // places, places))
         version = 0 if inputs.is_inference() else _version_of(inputs)
         where = (linear, inputs.data_ptr(), inputs.shape, inputs.stride(), version)
         seen.runs.append(self._first.setdefault(where, (name, len(seen.runs))))
@@ -265,7 +286,9 @@ class Watch(TorchDispatchMode):
             self._know(output).giver = name
         if not is_plain(layer):
             seen.odd = True
-            if not _multiplies(layer, inputs):
+            with self._aside():
+                multiplies = _multiplies(layer, inputs)
+            if not multiplies:
                 seen.why = f"a {type(layer).__name__} does more than to multiply with its weight"
 
 

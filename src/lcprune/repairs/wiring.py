@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lcprune.batches import call
 from lcprune.plan import Plan
 from lcprune.repairs.layers import Columns, Layer, columns_after, coverage, is_transposed, layers_of, size_of
-from lcprune.repairs.watch import OUTSIDE, Beside, Bounds, Run, Watch, listening
+from lcprune.repairs.watch import OUTSIDE, Beside, Bounds, Map, Run, Watch, listening
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +53,13 @@ class Gate:
 
     Attributes:
         name: of the module; empty for the network itself.
-        numbers: most that one image takes between two layers from there on.
-        behind: the layers that run from there on, with channels and places of what they read and give.
+        numbers: most that one image takes there, or between two layers from there on.
+        behind: the layers that run from there on, with what they read and give.
     """
 
     name: str
     numbers: int
-    behind: Mapping[str, Sequence[tuple[int, int]]]
+    behind: Mapping[str, Sequence[Map]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +81,11 @@ class Survey:
         self._gates = tuple(self._found())
 
     def _found(self) -> Iterator[Gate]:
-        gates = {"": 0} | dict(self.watch.gates())
-        for name, clock in gates.items():
+        gates = [("", 0, 0), *(gate for gate in self.watch.gates() if gate[0])]
+        for name, clock, arrives in gates:
             layers = ((layer, self.watch.seen[layer]) for layer in self.watch.layers)
             behind = {layer: seen.maps for layer, seen in layers if seen.began >= clock}
-            yield Gate(name, self.watch.numbers(clock), behind)
+            yield Gate(name, max(arrives, self.watch.numbers(clock)), behind)
 
     def wiring(self, plan: Plan, after: Mapping[str, tuple[int, ...]] | None = None) -> Wiring:
         """Which layers a plan touches, and how.
