@@ -22,7 +22,7 @@ from lcprune.repairs.watch import listening
 from lcprune.repairs.wiring import Gate
 
 _LIVE = 2  # times what one layer reads and gives, in float32: what a stage keeps in memory while it runs
-_MORE = 1.5  # times as many images make another stage
+MORE = 1.5  # times as many images make another stage
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def plan_stages(model: nn.Module, gates: Sequence[Gate], batches: Sequence[Batch
         if found:
             more = looked(found[-1])
             full = kept and kept + more > most
-            begins = full or fit >= _MORE * found[-1].batches
+            begins = full or fit >= MORE * found[-1].batches
             # Of gates before the same layers, the last one that leads: less arrives there.
             if not (begins and (here or (following is not None and not leads(following))) and leads(gate)):
                 kept += more
