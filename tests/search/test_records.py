@@ -171,6 +171,12 @@ def test_patience_stops_after_so_many_candidates_without_improvement() -> None:
     assert len(early.history) - 1 - max(best, 19) == 25
 
 
+def test_patience_counts_at_once_where_there_is_no_first_pool() -> None:
+    found = loop(Search(pool=300, iterations=0, algorithm="random", patience=10), Judge()).history
+    best = min(range(len(found)), key=lambda index: found[index].difference)
+    assert len(found) == best + 11 < 300
+
+
 def test_best_so_far_never_rises_and_ends_at_the_result() -> None:
     found = loop(Search(pool=20, iterations=100), Judge())
     bests = [record.best for record in found.history]

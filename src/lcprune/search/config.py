@@ -25,7 +25,8 @@ class Search:
             that a model of all losses so far expects most of, where candidates are judged after repair, and
             "evolution" elsewhere. "guided" has no first pool.
         form: "shift" ranks by `metric + beta`; "affine" by `alpha * metric + beta`.
-        patience: stop after this many candidates without improvement; None judges them all.
+        patience: stop after this many candidates without improvement, counted after the first pool of evolution, or
+            after what a guide begins with; None judges them all.
         finalists: candidates judged again in fp32 where others are judged in less.
         together: candidates asked for together and told in the order asked, so that a search is reproducible for a
             given number of them; None asks for as many as the engine has workers, one on a single machine.

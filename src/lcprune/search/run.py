@@ -121,8 +121,8 @@ def run_search(
     naive, best_at, planning = math.inf, 0, 0.0
 
     def patient() -> bool:
-        # `pool - 1`: patience counts from the end of the first pool at the earliest.
-        return search.patience is None or len(told) - 1 - max(best_at, search.pool - 1) < search.patience
+        # Of what a search begins with, as the first pool of evolution, nothing is left out.
+        return search.patience is None or len(told) - 1 - max(best_at, sampler.first - 1) < search.patience
 
     def ask() -> None:
         while len(waiting) < (search.together or 1) and sampler.asked < search.total and sampler.room:
