@@ -7,8 +7,8 @@
 
 `measure` cuts a network to five limits by three methods and repairs each cut in several ways. `latency` times what
 `measure` made: its plans are in runs/imagenet. `stages` refits naive cuts to the images that fit into memory at once,
-and in stages. All add their rows to benchmarks/results/imagenet.json as soon as they
-have them; rows that are there are not made again. `show` writes the tables of docs/imagenet.md.
+and in stages. All add their rows to benchmarks/results/imagenet.json as soon as they have them (`measure` on a CPU under
+"processor"); rows that are there are not made again. `show` writes the tables of docs/imagenet.md.
 
 --data is what `imagenet:PATH` takes, best with five images of each class: two of five serve search and repair, three
 judge. Choices are made on some of the two: a search sees --images of them, a repair holds a fifth of them back.
@@ -107,6 +107,7 @@ def decoded(split: data.FileSplit, folder: Path | None, name: str) -> data.Array
 
 def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan, float]] | None = None) -> None:
     """Every method, limit and seed, as cut and repaired in every way; `find` is another `planned`."""
+    kind = "measure" if options.device == "cuda" else "processor"
     model, dataset = opened(options), images(options)
     graph = lcprune.trace(model, torch.randn(1, *dataset.input_shape).to(options.device))
     if not has(options, "full", network=options.network):
@@ -119,7 +120,7 @@ def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan,
             for limit in options.limits:
                 row = {"network": options.network, "method": method, "limit": limit, "seed": seed}
                 row |= {"multiple_of": options.multiple_of, "metric": metric_of(options, method)}
-                wanted = [how for how in ("none", *options.ways) if not has(options, "measure", **row, how=how)]
+                wanted = [how for how in ("none", *options.ways) if not has(options, kind, **row, how=how)]
                 if not wanted:
                     continue
                 plan, seconds = (find or planned)(options, graph, dataset, method, limit, seed)
@@ -132,7 +133,7 @@ def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan,
                     )
                     entry = {"how": how, "took": done.how, "seconds": done.seconds, "fitted": done.images}
                     entry["distance"] = done.distances.get(done.how)
-                    add(options, "measure", row | entry | accuracy(network, dataset, options))
+                    add(options, kind, row | entry | accuracy(network, dataset, options))
 
 
 def in_stages(options: argparse.Namespace) -> None:
@@ -272,8 +273,10 @@ def rows_of(rows: Iterable[dict[str, Any]], **wanted: Any) -> list[dict[str, Any
 def show(options: argparse.Namespace) -> None:
     """The tables, as Markdown."""
     record = stored(options)
-    for full in record.get("full", []):
-        mine = [{"metric": "l2", **row} for row in rows_of(record.get("measure", []), network=full["network"])]
+    for kind, full in product(("measure", "processor"), record.get("full", [])):
+        mine = [{"metric": "l2", **row} for row in rows_of(record.get(kind, []), network=full["network"])]
+        if not mine:
+            continue
         ways = [how for how in WORDS if rows_of(mine, how=how)]
         print(f"\n**{NETWORKS[full['network']][2]}**, {full['macs'] / 1e6:,.0f} M MACs, {_cell([full])} %\n")
         print("| MACs | method | " + " | ".join(WORDS[how] for how in ways) + " | search | repair |")
