@@ -7,7 +7,7 @@
 
 `measure` cuts a network to five limits by three methods and repairs each cut in several ways. `latency` times what
 `measure` made: its plans are in runs/imagenet. `stages` refits naive cuts to the images that fit into memory at once,
-and in stages. All add their rows to benchmarks/results/imagenet.json as soon as they have them (`measure` on a CPU under
+and in stages. All add their rows to benchmarks/results/imagenet.json as soon as they have them (`measure` on a CPU as
 "processor"); rows that are there are not made again. `show` writes the tables of docs/imagenet.md.
 
 --data is what `imagenet:PATH` takes, best with five images of each class: two of five serve search and repair, three
