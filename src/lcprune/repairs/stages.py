@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, call, together
 from lcprune.repairs.layers import layers_of, places_of
-from lcprune.repairs.watch import listening
+from lcprune.repairs.watch import first_named, listening
 from lcprune.repairs.wiring import Gate
 
 _LIVE = 2  # times what one layer reads and gives, in float32: what a stage keeps in memory while it runs
@@ -97,9 +97,9 @@ class Staged:
             given = torch.cat(self._arrived)
             self._arrived = []
 
-            def give(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            def give(_: Tensor) -> Tensor:
                 known.update(dict.fromkeys(known, given))
-                return (given, *args[1:])
+                return given
 
             with _first(self.model, stage.gate, give):
                 self._run(batches[0].inputs, following)
@@ -112,8 +112,8 @@ class Staged:
             self._to(following.gate, inputs)
 
     def _to(self, gate: str, inputs: Any) -> None:
-        def take(module: nn.Module, args: tuple[Any, ...]) -> None:
-            self._arrived.append(args[0])
+        def take(arriving: Tensor) -> Tensor:
+            self._arrived.append(arriving)
             raise _Reached
 
         with _first(self.model, gate, take), contextlib.suppress(_Reached):
@@ -125,9 +125,16 @@ class _Reached(Exception):
 
 
 @contextlib.contextmanager
-def _first(model: nn.Module, name: str, hook: Callable[..., Any]) -> Iterator[None]:
-    """While a network runs: called before all others that are called before a module runs."""
-    handle = model.get_submodule(name).register_forward_pre_hook(hook, prepend=True)
+def _first(model: nn.Module, name: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """While a network runs: a module takes something else first; called before all else that is called before it."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+        if args:
+            return (change(args[0]), *args[1:]), named
+        first = first_named(module, named)
+        return args, {**named, first: change(named[first])}
+
+    handle = model.get_submodule(name).register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
     try:
         yield
     finally:
@@ -142,8 +149,8 @@ def _leads(model: nn.Module, gate: Gate, batches: Sequence[Batch]) -> bool:
     def note(name: str, layer: nn.Module, args: tuple[Any, ...]) -> None:
         reads.setdefault(name, args[0])
 
-    def give(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (args[0][[1, 0, 1]], *args[1:])
+    def give(arriving: Tensor) -> Tensor:
+        return arriving[[1, 0, 1]]
 
     try:
         with torch.no_grad(), listening(model, gate.behind, note, before=True):
