@@ -220,3 +220,16 @@ class HalvesOfTwo(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         a, b = torch.cat([self.first(x), self.second(x)], 1).tensor_split(2, dim=1)
         return self.head(F.relu(self.left(a) + self.right(b)).mean((2, 3)))
+
+
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 4})
+class PooledAndBack(nn.Module):
+    """A channel that goes is zero wherever its largest values are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(144, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_unpool2d(*F.max_pool2d(self.conv(x), 2, return_indices=True), 2)
+        return self.head(x.flatten(1))
