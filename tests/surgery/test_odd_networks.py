@@ -14,6 +14,7 @@ from oracle import counted_macs
 from torch import Tensor, nn
 
 import lcprune
+from lcprune.export import export
 from lcprune.vision import import_torchvision
 
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
@@ -162,6 +163,22 @@ def test_computed_weights_are_cut_saved_and_loaded(
         assert torch.equal(loaded(X), smaller(X))
         assert torch.equal(loaded.first.weight, smaller.first.weight)
     smaller.train()(X).sum().backward()
+
+
+@pytest.mark.parametrize("wrap", [_old_weight_norm, _new_weight_norm, _masked])
+def test_computed_weights_are_judged_repaired_and_exported(
+    wrap: Callable[[Small], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = Small()
+    wrap(model)
+    model(X)  # PyTorch itself can no longer copy it
+    method = lcprune.LcP(lcprune.Search(pool=2, iterations=2))
+    front = lcprune.pareto(model.eval(), X, macs=["70%", "50%"], methods=[method], data=[X], progress=False)
+    assert len(front.points) == 2
+    result = lcprune.prune(model, X, macs="50%", method=method, data=[X], progress=False)
+    result.model.train()(X)
+    export(result.model, X, tmp_path / "small.pt2", "torch")
 
 
 def test_scripted_part_is_refused_by_name() -> None:
