@@ -15,6 +15,7 @@ from lcprune.batches.inputs import call
 from lcprune.copies import copy_to_run
 from lcprune.errors import DataError, ModelError, first_line
 
+_MORE = 4  # images: a network is run on batches of several sizes
 _IGNORED = -100  # the class that cross-entropy leaves out
 
 
@@ -42,6 +43,15 @@ def check_samples(model: nn.Module, samples: Sequence[tuple[Any, Any]], judged: 
             f"the network cannot take the data's inputs, of shape {shapes} each: {first_line(error)}. Give batches "
             "like the example inputs"
         ) from error
+    if len(samples) >= _MORE:
+        try:
+            with torch.no_grad():
+                call(whole, collate(samples[:_MORE], _MORE, device)[0].inputs)
+        except Exception as error:
+            raise DataError(
+                f"the network takes {batch.size} images at once, but not {_MORE}: {first_line(error)}. Let it take any "
+                "number (torch.export.export has dynamic_shapes for this)"
+            ) from error
     if judged and isinstance(output, Tensor) and isinstance(batch.target, Tensor):
         _check_targets(output.float().cpu(), batch.target.cpu(), [target for _, target in samples])
 

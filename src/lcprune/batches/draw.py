@@ -98,9 +98,20 @@ def collate(samples: Sequence[tuple[Any, Any]], batch_size: int, device: torch.d
     batches = []
     for start in range(0, len(samples), batch_size):
         chunk = samples[start : start + batch_size]
-        stacked = pytree.tree_map(lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]).to(device), *chunk)
+        stacked = pytree.tree_map(lambda *leaves: _stack(leaves).to(device), *chunk)
         batches.append(Batch(stacked[0], stacked[1], len(chunk)))
     return batches
+
+
+def _stack(leaves: Sequence[Any]) -> torch.Tensor:
+    tensors = [*map(torch.as_tensor, leaves)]
+    if len(sizes := dict.fromkeys(tuple(tensor.shape) for tensor in tensors)) > 1:
+        one, other, *_ = sizes
+        raise DataError(
+            f"inputs or targets of {list(one)} and of {list(other)} make no batch: bring all to one size, by resizing, "
+            "cropping or padding"
+        )
+    return torch.stack(tensors)
 
 
 def together(batches: Sequence[Batch]) -> Batch:
