@@ -181,6 +181,14 @@ def test_computed_weights_are_judged_repaired_and_exported(
     export(result.model, X, tmp_path / "small.pt2", "torch")
 
 
+def test_layers_without_a_size_are_named() -> None:
+    lazy = nn.Sequential(nn.Conv2d(3, 8, 3), nn.LazyConv2d(4, 3))
+    with pytest.raises(lcprune.TraceError, match=r"1\.weight has no size yet: run the network once"):
+        lcprune.trace(lazy, X)
+    lazy(X)
+    assert lcprune.trace(lazy, X).groups
+
+
 def test_scripted_part_is_refused_by_name() -> None:
     model = Small()
     model.second = torch.jit.script(nn.Conv2d(8, 10, 3))
