@@ -189,6 +189,29 @@ def test_layers_without_a_size_are_named() -> None:
     assert lcprune.trace(lazy, X).groups
 
 
+class Chosen(nn.Module):
+    """The sign of an image says which layer reads its channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+        self.readers = nn.ModuleList([nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.first(x))
+        return torch.stack([self.readers[int(float(image.sum()) > 0)](own) for image, own in zip(x, y, strict=True)])
+
+
+def test_layers_that_the_example_does_not_run_are_asked_for() -> None:
+    model, both = Chosen().eval(), torch.stack([X[0], -X[0]])
+    graph = lcprune.trace(model, both[:1].repeat(2, 1, 1, 1))
+    assert any(name.startswith("readers.") for name in graph.unread)
+    with pytest.raises(lcprune.PlanError, match="more example inputs, on which all of them do"):
+        lcprune.verify(model, graph.plan({"first": range(5)}), graph.example_inputs)
+    graph = lcprune.trace(model, both)
+    assert not graph.unread and lcprune.verify(model, graph.plan({"first": range(5)}), both).ok
+
+
 def test_scripted_part_is_refused_by_name() -> None:
     model = Small()
     model.second = torch.jit.script(nn.Conv2d(8, 10, 3))
