@@ -66,6 +66,22 @@ def test_targets_that_cross_entropy_cannot_compare_are_named():
         lcprune.pareto(network(), IMAGES[:1], macs=[0.6], methods=[QUICK], data=[(IMAGES, {"kind": LABELS})])
 
 
+def test_targets_that_nobody_looks_at_need_not_fit_together():
+    """Boxes are often padded batch by batch."""
+    data = [(IMAGES[:4], torch.zeros(4, 3, 4)), (IMAGES[4:], torch.zeros(4, 5, 4))]
+    for method, evaluation in (("naive", data), (QUICK, lcprune.Evaluation(data, loss_fn="distance"))):
+        result = lcprune.prune(network(), IMAGES[:1], macs=0.6, method=method, data=evaluation, progress=False)
+        assert result.repair is not None and result.repair.how != "none"
+    assert lcprune.repair(network(), result.plan, data, progress=False)
+
+
+def test_networks_without_numbers_are_refused():
+    bare, x = network().to("meta"), IMAGES[:1].to("meta")
+    with pytest.raises(lcprune.ModelError, match=r"0\.weight has no numbers.*load weights"):
+        lcprune.prune(bare, x, macs=0.6, method=QUICK, data=[IMAGES.to("meta")], progress=False)
+    assert lcprune.trace(bare, x).groups
+
+
 def test_networks_for_one_size_of_batches_are_refused():
     exported = torch.export.export(network(), (IMAGES[:2],)).module()
     with pytest.raises(lcprune.DataError, match=r"takes 2 images at once, but not 4.*dynamic_shapes"):

@@ -6,7 +6,7 @@ for batch in collate(samples, 128, "cuda"):
 """
 
 from lcprune.batches.check import check_samples, check_weights
-from lcprune.batches.draw import Batch, as_batch, collate, draw, fingerprint, together
+from lcprune.batches.draw import Batch, alone, as_batch, collate, draw, fingerprint, together
 from lcprune.batches.inputs import (
     Inputs,
     arguments,
@@ -24,6 +24,7 @@ from lcprune.batches.inputs import (
 __all__ = [
     "Batch",
     "Inputs",
+    "alone",
     "arguments",
     "arithmetic",
     "as_batch",

@@ -93,6 +93,11 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     return samples
 
 
+def alone(samples: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Samples without their targets, which need not fit together where nobody looks at them."""
+    return [(inputs, ()) for inputs, _ in samples]
+
+
 def collate(samples: Sequence[tuple[Any, Any]], batch_size: int, device: torch.device | str = "cpu") -> list[Batch]:
     """Stack samples, of tensors, arrays or numbers, into batches on a device; the last one may be smaller."""
     batches = []
