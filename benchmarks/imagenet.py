@@ -2,13 +2,12 @@
 
     python benchmarks/imagenet.py measure --network mobilenet_v2 --data FOLDER --weights FOLDER
     python benchmarks/imagenet.py latency --network mobilenet_v2 --weights FOLDER --device cpu
-    python benchmarks/imagenet.py stages --network mobilenet_v2 --data FOLDER --weights FOLDER --device cpu
     python benchmarks/imagenet.py show
 
 `measure` cuts a network to five limits by three methods and repairs each cut in several ways. `latency` times what
-`measure` made: its plans are in runs/imagenet. `stages` refits naive cuts to the images that fit into memory at once,
-and in stages. All add their rows to benchmarks/results/imagenet.json as soon as they have them (`measure` on a CPU as
-"processor"); rows that are there are not made again. `show` writes the tables of docs/imagenet.md.
+`measure` made: its plans are in runs/imagenet. Both add their rows to benchmarks/results/imagenet.json as soon as they
+have them (`measure` on a CPU as "processor"); rows that are there are not made again. `show` writes the tables of
+docs/imagenet.md.
 
 --data is what `imagenet:PATH` takes, best with five images of each class: two of five serve search and repair, three
 judge. Choices are made on some of the two: a search sees --images of them, a repair holds a fifth of them back.
@@ -42,7 +41,7 @@ import lcprune
 from lcprune import data, latency, models, tune
 from lcprune.files import write_json
 from lcprune.latency.backends import device_name
-from lcprune.repairs import mend, stages
+from lcprune.repairs import mend
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "imagenet.json"
@@ -134,27 +133,6 @@ def measure(options: argparse.Namespace, find: Callable[..., tuple[lcprune.Plan,
                     entry = {"how": how, "took": done.how, "seconds": done.seconds, "fitted": done.images}
                     entry["distance"] = done.distances.get(done.how)
                     add(options, kind, row | entry | accuracy(network, dataset, options))
-
-
-def in_stages(options: argparse.Namespace) -> None:
-    """Naive cuts, refitted in one stage and in as many as there are."""
-    model, dataset = opened(options), images(options)
-    graph = lcprune.trace(model, torch.randn(1, *dataset.input_shape).to(options.device))
-    batches = dataset.batches("train", 100, limit=options.images, seed=100, device=options.device)
-    samples = [(image, ()) for inputs, _ in batches for image in inputs]
-    more = stages.MORE
-    for limit in options.limits:
-        plan, _ = planned(options, graph, dataset, "naive", limit, 0)
-        for staged in (False, True):
-            row = {"network": options.network, "limit": limit, "staged": staged, "device": options.device}
-            if has(options, "stages", **row):
-                continue
-            stages.MORE = more if staged else math.inf
-            network, done = mend(
-                model, plan, plan.apply(model), samples, "refit", images=len(samples), classes=True, progress=False
-            )
-            row |= {"distance": done.distances.get("refit"), "as_cut": done.distances["none"], "fitted": done.images}
-            add(options, "stages", row | {"seconds": done.seconds} | accuracy(network, dataset, options))
 
 
 def planned(
@@ -290,12 +268,6 @@ def show(options: argparse.Namespace) -> None:
                     cells += [_seconds(rows, "search_seconds"), _seconds(rows_of(rows, how="auto"), "seconds")]
                     name = _name(method, multiple, metric)
                     print(f"| {limit.replace('%', ' %')} | {name} | " + " | ".join(cells) + " |")
-    staged = record.get("stages", [])
-    if staged:
-        print("\n| network | MACs | images | one stage | in stages |\n|---|---|---|---|---|")
-    for one, many in zip(rows_of(staged, staged=False), rows_of(staged, staged=True), strict=True):
-        cells = [NETWORKS[one["network"]][2], one["limit"].replace("%", " %"), str(one["fitted"])]
-        print(f"| {' | '.join([*cells, _cell([one]), _cell([many])])} |")
     times = record.get("latency", [])
     cuda = rows_of(times, device="cuda")
     for multiple in dict.fromkeys(row.get("multiple_of") for row in cuda):
@@ -363,7 +335,7 @@ def _seconds(rows: Sequence[dict[str, Any]], key: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["measure", "latency", "stages", "show"])
+    parser.add_argument("what", choices=["measure", "latency", "show"])
     parser.add_argument("--network", default="mobilenet_v2", choices=NETWORKS)
     parser.add_argument("--data", help="a folder of images or of tars, as in imagenet:PATH")
     parser.add_argument("--weights", type=Path, help="folder with NETWORK.safetensors")
@@ -387,7 +359,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.verbose:
         logging.basicConfig(level=logging.INFO)
-    {"measure": measure, "latency": time_networks, "stages": in_stages, "show": show}[options.what](options)
+    {"measure": measure, "latency": time_networks, "show": show}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,14 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                     yield f"{prefix}.{name}" if prefix else name, tensor
 
 
+def copy_of(model: nn.Module) -> nn.Module:
+    """Another one with the same numbers; unlike `copy.deepcopy`, also of a network that computes weights in hooks."""
+    return copy_with(model, lambda name, tensor: tensor.clone())
+
+
 def copy_to_run(model: nn.Module) -> nn.Module:
     """Another one with the same numbers, in evaluation mode: whatever a forward pass writes stays in it."""
-    return copy_with(model, lambda name, tensor: tensor.clone()).eval()
+    return copy_of(model).eval()
 
 
 def unwrap(model: nn.Module) -> nn.Module:

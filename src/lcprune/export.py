@@ -6,7 +6,6 @@ its name.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import io
 import os
@@ -21,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from lcprune import bf16
 from lcprune.batches import Inputs, arguments, call, random_like
+from lcprune.copies import copy_of
 from lcprune.errors import ExportError, LcpruneError, first_line
 from lcprune.files import atomic_write
 from lcprune.onnx_runtime import import_onnx, open_session, silence
@@ -68,7 +68,7 @@ def export(
     if format not in FORMATS:
         raise ExportError(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}")
     bf16.refuse_network(model, torch.device("cpu"), ExportError)
-    network = copy.deepcopy(model).cpu().eval()
+    network = copy_of(model).cpu().eval()
     sample = pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().cpu(), arguments(example))
     # Two samples, not the example itself: a file that only repeats the traced values must not pass.
     inputs = pytree.tree_map(_two, sample, random_like(sample, seed=1))
@@ -134,7 +134,7 @@ def _safetensors(network: nn.Module, inputs: Inputs, expected: Any, target: Path
         save_weights(file, network)
     else:
         save(target, network, plan)
-    again = copy.deepcopy(network)
+    again = copy_of(network)
     with torch.no_grad():
         for parameter in again.parameters():
             parameter.zero_()  # so that nothing but the file can make the outputs right

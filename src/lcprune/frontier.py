@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from torch import nn
 from lcprune.batches import arithmetic, collate
 from lcprune.choosing import methods as registry
 from lcprune.compensations import LEARN, choose
-from lcprune.copies import trainable
+from lcprune.copies import copy_to_run, trainable
 from lcprune.errors import ConfigError
 from lcprune.evaluate import CUT
 from lcprune.evaluate.evaluator import mean_loss
@@ -260,7 +259,7 @@ def _repaired(frontier: Frontier, task: Task, how: str) -> Frontier:
         cut = PruneResult(point.model, point.plan, point.history)
         made = repaired(cut, point.graph, samples, how, task.classes, task.seed, task.progress)
         with torch.no_grad(), arithmetic():
-            loss = float(mean_loss(copy.deepcopy(made.model).eval(), batches, judged.loss))
+            loss = float(mean_loss(copy_to_run(made.model), batches, judged.loss))
         model = None if made.model is cut.model else made.model
         points.append(replace(point, plan=made.plan, repair=made.repair, repaired_loss=loss, repaired=model))
     return replace(frontier, points=tuple(points))

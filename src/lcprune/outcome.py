@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lcprune.copies import copy_of
 from lcprune.errors import ConfigError, PlanError
 from lcprune.files import write_json
 from lcprune.graph.channel_graph import ChannelGraph
@@ -183,4 +183,4 @@ def load_step(folder: Path | None, config: dict[str, Any], first: ChannelGraph) 
     records = folder / "search.jsonl"
     history = read_records(records)[1] if records.exists() else []
     step = PruneStep(config["limits"], Plan.load(folder / "plan.json"), history)
-    return load(folder, copy.deepcopy(first.model)), step
+    return load(folder, copy_of(first.model)), step

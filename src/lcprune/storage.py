@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lcprune import models
-from lcprune.copies import ORIGIN, named_tensors, unwrap
+from lcprune.copies import ORIGIN, copy_of, named_tensors, unwrap
 from lcprune.errors import ModelError, PlanError
 from lcprune.files import atomic_write
 from lcprune.plan import Plan
@@ -78,7 +77,7 @@ def load(
     if model is None:
         model = _build(known, str(where or "the state dict"))
     if own is None:
-        smaller = copy.deepcopy(unwrap(model))
+        smaller = copy_of(unwrap(model))
         models.load_weights(smaller, weights)
         return smaller
     smaller = own.apply(model)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from lcprune.batches import call, collate, fingerprint
+from lcprune.batches import alone, call, collate, fingerprint
 from lcprune.copies import copy_to_run
 from lcprune.engine import Engine, LocalEngine
 from lcprune.errors import ConfigError, DataError
@@ -150,7 +150,7 @@ class Task:
         """Whether the loss is cross-entropy, and the network gives one row of scores for each image."""
         if not self.classes:
             return False
-        [batch] = collate(self.need_images()[:2], 2, next(self.graph.model.parameters()).device)
+        [batch] = collate(alone(self.need_images()[:2]), 2, next(self.graph.model.parameters()).device)
         with torch.no_grad():
             return scores_classes(call(copy_to_run(self.graph.model), batch.inputs), batch.size)
 
@@ -165,7 +165,7 @@ class Task:
         if self.evaluation.after != REPAIR:
             return None
         fitted, _ = parted(self.need_images(), self.evaluation)
-        return measured(self.graph, collate(fitted, 128, next(self.graph.model.parameters()).device))
+        return measured(self.graph, collate(alone(fitted), 128, next(self.graph.model.parameters()).device))
 
     @cached_property
     def shares(self) -> list[NDArray[np.float64]]:

@@ -150,7 +150,10 @@ class _Comparison:
                     raise
                 continue  # the network itself refuses random inputs
             if isinstance(got, Exception):
-                raise PlanError(f"the pruned network fails where the original runs: {got}") from got
+                raise PlanError(
+                    f"the pruned network fails where the original runs: {got}. If values decide which layers run, "
+                    "trace it with more example inputs, on which all of them do"
+                ) from got
             self._compare(expected, got, silence.borders, least, "train: " if training else "")
         compared = self.compared.total() + self.inside
         name = str(self.dtype or least).removeprefix("torch.")

@@ -64,6 +64,33 @@ def test_reconstruction_beats_the_plain_cut(method, network, digits) -> None:
     assert error[0] < 0.5 * error[1]
 
 
+class _ByName(nn.Module):
+    """Layers that are given what they read by name, or by place."""
+
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3), nn.Linear(8, 3)
+        self.named = named
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.named:
+            return self.last(self.second(self.first(x).relu()).relu().mean((2, 3)))
+        return self.last(input=self.second(input=self.first(input=x).relu()).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("method", ["channel_lasso", "thinet"])
+def test_reconstruction_hears_layers_that_are_given_inputs_by_name(method) -> None:
+    torch.manual_seed(0)
+    model, images = _ByName(named=False).eval(), torch.randn(32, 1, 8, 8)
+    found = []
+    for model.named in (False, True):
+        chosen = lcprune.methods.make(method, {"images": 32, "points": 4})
+        found.append(lcprune.prune(model, images[:1], macs=0.5, method=chosen, data=[images], progress=False))
+    assert found[0].plan.kept == found[1].plan.kept
+    with torch.no_grad():
+        assert torch.equal(*(result.model(images) for result in found))
+
+
 def test_weights_of_a_cut_network_go_back_to_their_places(network) -> None:
     graph = network.graph
     rng = np.random.default_rng(0)

@@ -40,6 +40,54 @@ def test_data_that_the_network_cannot_take(batch, words):
         prune(batch)
 
 
+class Named(nn.Module):
+    """Answers with a dict, as segmentation networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()[:3].append(nn.Conv2d(4, 3, 1))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"out": self.inner(x)}
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "naive", "metric": "taylor"}, {"method": "morphnet"}])
+def test_outputs_that_cross_entropy_cannot_compare_are_named(options):
+    masks = torch.zeros(8, 4, 4, dtype=torch.int64)
+    with pytest.raises(lcprune.DataError, match=r"outputs that are a dict of 'out'.*Evaluation\(data, loss_fn="):
+        prune((IMAGES, masks), Named().eval(), **options)
+    own = lcprune.Evaluation([(IMAGES, masks)], lambda output, mask: nn.functional.cross_entropy(output["out"], mask))
+    assert lcprune.prune(Named().eval(), IMAGES[:1], macs=0.6, method=QUICK, data=own, progress=False).plan.macs
+    assert prune(IMAGES, Named().eval()).plan.macs
+
+
+def test_targets_that_cross_entropy_cannot_compare_are_named():
+    with pytest.raises(lcprune.DataError, match=r"targets that are a dict of 'kind'"):
+        lcprune.pareto(network(), IMAGES[:1], macs=[0.6], methods=[QUICK], data=[(IMAGES, {"kind": LABELS})])
+
+
+def test_targets_that_nobody_looks_at_need_not_fit_together():
+    """Boxes are often padded batch by batch."""
+    data = [(IMAGES[:4], torch.zeros(4, 3, 4)), (IMAGES[4:], torch.zeros(4, 5, 4))]
+    for method, evaluation in (("naive", data), (QUICK, lcprune.Evaluation(data, loss_fn="distance"))):
+        result = lcprune.prune(network(), IMAGES[:1], macs=0.6, method=method, data=evaluation, progress=False)
+        assert result.repair is not None and result.repair.how != "none"
+    assert lcprune.repair(network(), result.plan, data, progress=False)
+
+
+def test_networks_without_numbers_are_refused():
+    bare, x = network().to("meta"), IMAGES[:1].to("meta")
+    with pytest.raises(lcprune.ModelError, match=r"0\.weight has no numbers.*load weights"):
+        lcprune.prune(bare, x, macs=0.6, method=QUICK, data=[IMAGES.to("meta")], progress=False)
+    assert lcprune.trace(bare, x).groups
+
+
+def test_networks_for_one_size_of_batches_are_refused():
+    exported = torch.export.export(network(), (IMAGES[:2],)).module()
+    with pytest.raises(lcprune.DataError, match=r"takes 2 images at once, but not 4.*dynamic_shapes"):
+        lcprune.prune(exported, IMAGES[:2], macs=0.6, method=QUICK, data=[IMAGES], progress=False)
+
+
 def test_labels_that_nobody_looks_at_and_left_out_pixels_are_fine():
     assert prune((IMAGES, LABELS - 1), method="naive").plan.macs
     assert prune((IMAGES, LABELS.where(LABELS > 0, -100))).plan.macs

@@ -114,6 +114,11 @@ def test_samples_of_a_data_set_are_stacked_as_they_are() -> None:
     assert torch.equal(batch.inputs, INPUTS[:2]) and torch.equal(batch.target, torch.tensor([3, 4]))
 
 
+def test_sizes_that_differ_are_named() -> None:
+    with pytest.raises(DataError, match=r"of \[3, 8, 8\] and of \[3, 6, 8\] make no batch: .*resizing"):
+        collate([(torch.zeros(3, 8, 8), 0), (torch.zeros(3, 6, 8), 0)], 2)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

@@ -38,6 +38,7 @@ _CONVOLUTIONS = {
 }
 _MATMULS = {torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.bmm, Tensor.mm}
 _LINEAR = torch.nn.functional.linear
+_UNPOOLS = {getattr(torch.nn.functional, f"max_unpool{axes}d"): axes for axes in (1, 2, 3)}
 
 
 class _Products(TorchFunctionMode):
@@ -50,6 +51,10 @@ class _Products(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _UNPOOLS:
+            out, axes = func(*args, **kwargs), tuple(range(-_UNPOOLS[func], 0))
+            # A NaN is written to one place of its channel's space; what else lies there is that channel, too.
+            return out.masked_fill(args[0].isnan().any(axes, keepdim=True), math.nan)
         if func in _CONVOLUTIONS or func is _LINEAR:
             return self._layer(func, args, kwargs)
         if func in _MATMULS:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -77,7 +79,26 @@ def test_networks_of_torchvision_and_timm() -> None:
     model = models.build("torchvision:mobilenet_v2", num_classes=5)
     assert model.classifier[1].out_features == 5
     assert models.build("timm:mobilenetv2_100", num_classes=5).get_classifier().out_features == 5
-    with pytest.raises(ModelError, match="torchvision has no network"):
-        models.build("torchvision:resnet51")
-    with pytest.raises(ModelError, match="timm has no network"):
-        models.build("timm:resnet51")
+
+
+@pytest.mark.parametrize("ask", [models.build, models.input_shape, models.example_input])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("timm:resnet51", "timm has no network called 'resnet51'; did you mean 'resnet5"),
+        ("timm:UNKNOWN", "timm has no network called 'UNKNOWN'; choose one of timm.list_models()"),
+        ("timm:resnet50.UNKNOWN", "timm:resnet50.UNKNOWN"),
+        ("torchvision:resnet51", "torchvision has no network called 'resnet51'; did you mean 'resnet50'"),
+        ("torchvision:UNKNOWN", "'UNKNOWN'; choose one of torchvision.models.list_models()"),
+        ("UNKNOWN", "no network is called 'UNKNOWN': expected one of resnet20, "),
+        ("mine.py", "name the function in it that builds the network, e.g. mine.py:build"),
+    ],
+)
+def test_names_that_nobody_knows_are_refused_with_a_way_out(ask: Any, name: str, said: str) -> None:
+    if name.startswith("timm:"):
+        try:
+            vision.import_timm()
+        except MissingDependencyError:
+            pytest.skip("timm is not installed")
+    with pytest.raises(ModelError, match=re.escape(said)):
+        ask(name)

@@ -188,7 +188,7 @@ def _no_cut(model: nn.Module, batches: Sequence[Batch]) -> lcprune.Plan:
 @pytest.fixture
 def at_every_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another stage wherever one may begin."""
-    monkeypatch.setattr(stages, "MORE", 0)
+    monkeypatch.setattr(stages, "_MORE", 0)
 
 
 def test_stages_have_every_layer_once_and_ever_more_images() -> None:
@@ -340,7 +340,7 @@ def test_a_refit_in_stages_is_the_refit_at_once(
     plan = _halved(model, x)
     found = []
     for more in (2**40, 0):  # one stage, many
-        monkeypatch.setattr(stages, "MORE", more)
+        monkeypatch.setattr(stages, "_MORE", more)
         work = _Work(model, plan, plan.apply(model), pairs(x[8:]), pairs(x[:8]), "refit", False)
         assert (len(work.stages) == 1) == (more > 0)
         work._try("refit", [follow])

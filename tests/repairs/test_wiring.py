@@ -12,8 +12,9 @@ from torch.nn import functional as F
 
 import lcprune
 from lcprune.errors import TuneError
-from lcprune.repairs import mend, repair
+from lcprune.repairs import mend, repair, stages
 from lcprune.repairs.layers import patches, some_places
+from lcprune.repairs.watch import listening
 from lcprune.repairs.wiring import Wiring, look
 
 
@@ -190,6 +191,56 @@ def test_networks_without_gradients() -> None:
     plan = lcprune.trace(model, inputs[:2]).plan({"body.0": range(5)})
     with pytest.raises(TuneError, match="cannot be trained"):
         repair(model, plan, [inputs], "distil", progress=False)
+
+
+class _ByName(nn.Module):
+    """Norms, layers and a block that are given what they read by name, or by place."""
+
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.last = nn.Linear(8, 4)
+        self.named = named
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.named:
+            x = self.norm(self.first(x)).relu()
+            return self.last((self.body(x) + x).mean((2, 3)))
+        x = self.norm(input=self.first(input=x)).relu()
+        return self.last(input=(self.body(input=x) + x).mean((2, 3)))
+
+
+def test_what_is_given_by_name_is_repaired_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "_MORE", 0)  # another stage wherever one may begin
+    torch.manual_seed(0)
+    model, inputs = settled(_ByName(named=False)), images(3, 7, 7)
+    for how in ("statistics", "stand-ins", "refit"):
+        found = []
+        for model.named in (False, True):
+            plan = lcprune.trace(model, inputs[:2]).plan({"first": range(5)})
+            small, done = mend(model, plan, plan.apply(model), pairs(inputs), how, progress=False)
+            assert done.how == how and not done.left
+            found.append(small.state_dict())
+        for name, numbers in found[0].items():
+            torch.testing.assert_close(found[1][name], numbers, rtol=0, atol=0)
+
+
+class _AnyNorm(nn.BatchNorm2d):
+    def forward(self, *args: Any, **named: Any) -> Tensor:
+        return super().forward(*args, **named)
+
+
+def test_the_first_of_several_names_is_what_a_module_takes_first() -> None:
+    class Both(nn.Module):
+        def forward(self, x: Tensor, scale: float) -> Tensor:
+            return x * scale
+
+    heard: list[Any] = []
+    model = nn.ModuleDict({"both": Both(), "norm": _AnyNorm(3)})
+    with listening(model, ["both", "norm"], lambda name, module, args: heard.append(args), before=True):
+        model["norm"](input=model["both"](scale=2.0, x=torch.ones(2, 3, 1, 1)))
+    assert [float(given.mean()) for (given,) in heard] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(

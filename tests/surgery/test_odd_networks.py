@@ -14,6 +14,7 @@ from oracle import counted_macs
 from torch import Tensor, nn
 
 import lcprune
+from lcprune.export import export
 from lcprune.vision import import_torchvision
 
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
@@ -162,6 +163,53 @@ def test_computed_weights_are_cut_saved_and_loaded(
         assert torch.equal(loaded(X), smaller(X))
         assert torch.equal(loaded.first.weight, smaller.first.weight)
     smaller.train()(X).sum().backward()
+
+
+@pytest.mark.parametrize("wrap", [_old_weight_norm, _new_weight_norm, _masked])
+def test_computed_weights_are_judged_repaired_and_exported(
+    wrap: Callable[[Small], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = Small()
+    wrap(model)
+    model(X)  # PyTorch itself can no longer copy it
+    method = lcprune.LcP(lcprune.Search(pool=2, iterations=2))
+    front = lcprune.pareto(model.eval(), X, macs=["70%", "50%"], methods=[method], data=[X], progress=False)
+    assert len(front.points) == 2
+    result = lcprune.prune(model, X, macs="50%", method=method, data=[X], progress=False)
+    result.model.train()(X)
+    export(result.model, X, tmp_path / "small.pt2", "torch")
+
+
+def test_layers_without_a_size_are_named() -> None:
+    lazy = nn.Sequential(nn.Conv2d(3, 8, 3), nn.LazyConv2d(4, 3))
+    with pytest.raises(lcprune.TraceError, match=r"1\.weight has no size yet: run the network once"):
+        lcprune.trace(lazy, X)
+    lazy(X)
+    assert lcprune.trace(lazy, X).groups
+
+
+class Chosen(nn.Module):
+    """The sign of an image says which layer reads its channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+        self.readers = nn.ModuleList([nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.first(x))
+        return torch.stack([self.readers[int(float(image.sum()) > 0)](own) for image, own in zip(x, y, strict=True)])
+
+
+def test_layers_that_the_example_does_not_run_are_asked_for() -> None:
+    model, both = Chosen().eval(), torch.stack([X[0], -X[0]])
+    graph = lcprune.trace(model, both[:1].repeat(2, 1, 1, 1))
+    assert any(name.startswith("readers.") for name in graph.unread)
+    with pytest.raises(lcprune.PlanError, match="more example inputs, on which all of them do"):
+        lcprune.verify(model, graph.plan({"first": range(5)}), graph.example_inputs)
+    graph = lcprune.trace(model, both)
+    assert not graph.unread and lcprune.verify(model, graph.plan({"first": range(5)}), both).ok
 
 
 def test_scripted_part_is_refused_by_name() -> None:

@@ -347,6 +347,17 @@ def test_number_computed_from_a_size_is_taken_from_the_pruned_network_and_said(
     assert not lcprune.verify(model, plan, x, pruned=wrong).ok
 
 
+def test_a_constant_for_each_channel_is_no_number_where_one_is_left() -> None:
+    class Constant(Small):
+        def inside(self, x: Tensor) -> Tensor:
+            y = super().inside(x)
+            return 1 + (y + torch.zeros(y.shape[1]).view(1, -1, 1, 1))
+
+    model, x = Constant(), torch.randn(2, 3, 8, 8)
+    verification = lcprune.verify(model, lcprune.trace(model, x).plan({"first": [3]}), x)
+    assert verification.ok and not verification.sized
+
+
 def test_numbers_are_compared_where_a_cut_network_copies_less() -> None:
     """With one input channel a linear layer is one operator fewer; the numbers after it are the same ones."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from lcprune.baselines.training import TaskFeed, TrainingOptions, train
 from lcprune.baselines.units import Scales
+from lcprune.copies import copy_of
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.select import Bound
@@ -98,7 +98,7 @@ class MorphNet(TrainingOptions, Method):
 
     def _shrink(self, task: Task, bound: Bound, strength: float, name: str) -> tuple[nn.Module, Scales]:
         """One training from the network's own weights."""
-        model = copy.deepcopy(task.graph.model)
+        model = copy_of(task.graph.model)
         scales = Scales.of(task.graph, model, self.name)
         sizes = task.graph.cost.sizes
         weights = torch.zeros(len(sizes), device=scales.all[0].device)

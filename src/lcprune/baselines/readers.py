@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from lcprune.batches import call
 from lcprune.graph.channel_graph import Group
+from lcprune.repairs.watch import listening
 from lcprune.scoring.passes import evaluating
 
 FloatArray = NDArray[np.float64]
@@ -107,30 +108,33 @@ def watch(
 ) -> dict[str, Seen]:
     """By layer, what the readers get in `model` and gave in the original network, at the same random places."""
 
-    def look(of: Any, parts: list[Tensor], generator: torch.Generator, layer: Any, args: Any, output: Tensor) -> None:
-        flat = of(layer, args[0], output)
-        drawn = torch.randint(flat.shape[1], (min(points, flat.shape[1]),), generator=generator)
-        parts.append(flat[:, drawn.to(output.device)].flatten(0, 1).cpu())
-
     seen: list[dict[str, list[Tensor]]] = []
     for network, of in ((model, _patches), (original, _outputs)):
-        seen.append({reader.name: [] for reader in readers})
+        own: dict[str, list[Tensor]] = {reader.name: [] for reader in readers}
         # Both networks draw from generators in the same state, so that they look at the same places.
-        handles = [
-            network.get_submodule(name).register_forward_hook(
-                functools.partial(look, of, parts, torch.Generator().manual_seed(seed))
-            )
-            for name, parts in seen[-1].items()
-        ]
-        try:
-            with evaluating(network):
-                for batch, _ in batches:
-                    call(network, batch)
-        finally:
-            for handle in handles:
-                handle.remove()
+        generators = {name: torch.Generator().manual_seed(seed) for name in own}
+        look = functools.partial(_look, of, own, generators, points)
+        with evaluating(network), listening(network, own, look):
+            for batch, _ in batches:
+                call(network, batch)
+        seen.append(own)
     inputs, outputs = ({name: torch.cat(parts).double().numpy() for name, parts in own.items()} for own in seen)
     return {name: (inputs[name], outputs[name]) for name in inputs}
+
+
+def _look(
+    of: Callable[[Any, Tensor, Tensor], Tensor],
+    seen: Mapping[str, list[Tensor]],
+    generators: Mapping[str, torch.Generator],
+    points: int,
+    name: str,
+    layer: nn.Module,
+    args: tuple[Tensor, ...],
+    output: Tensor,
+) -> None:
+    flat = of(layer, args[0], output)
+    drawn = torch.randint(flat.shape[1], (min(points, flat.shape[1]),), generator=generators[name])
+    seen[name].append(flat[:, drawn.to(output.device)].flatten(0, 1).cpu())
 
 
 def _patches(layer: nn.Conv2d | nn.Linear, batch: Tensor, _: Tensor) -> Tensor:

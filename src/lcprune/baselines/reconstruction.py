@@ -6,7 +6,6 @@ one of ThiNet (Luo et al., A filter level pruning method for deep neural network
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcprune.baselines.readers import FloatArray, readers_of, watch
+from lcprune.copies import copy_to_run
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.progress import Progress
@@ -61,7 +61,7 @@ class Reconstruction(Method):
         samples = task.need_images()
         chosen = np.random.default_rng(task.seed).permutation(len(samples))[: self.images]
         batches = replace(task, samples=[samples[index] for index in np.sort(chosen)]).batches
-        model = copy.deepcopy(graph.model).eval()
+        model = copy_to_run(graph.model)
         reconstructed = 0
         with Progress("reconstruct", total=len(graph.groups), enabled=task.progress) as bar:
             for position, group in enumerate(graph.groups):

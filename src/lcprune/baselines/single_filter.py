@@ -5,7 +5,6 @@ With Fisher information: Theis et al., Faster gaze prediction with dense network
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ from lcprune.baselines.training import (
     training_mode,
 )
 from lcprune.baselines.units import put_back, zero_units
+from lcprune.copies import copy_of, copy_to_run
 from lcprune.errors import ConfigError, TuneError
 from lcprune.method import Method, methods
 from lcprune.progress import Progress
@@ -77,7 +77,7 @@ class SingleFilter(Method):
 
     def choose(self, task: Task) -> Choice:
         walk = _Walk(task)
-        model = copy.deepcopy(task.graph.model).eval()
+        model = copy_to_run(task.graph.model)
         checkpoint = Checkpoint(task, "single-filter", model, {}, {**asdict(self), "criterion": self.criterion})
         rounds, removed = checkpoint.load()
         walk.removed = [(int(group), int(unit)) for group, unit in removed]
@@ -101,7 +101,7 @@ class SingleFilter(Method):
         samples = task.need_labels()
         chosen = np.random.default_rng((task.seed, rounds)).permutation(len(samples))[: self.images]
         few = replace(task, samples=[samples[index] for index in np.sort(chosen)])
-        silent = copy.deepcopy(model)
+        silent = copy_of(model)
         zero_units(task.graph, silent, kept)
         scores = metrics.score(replace(task.graph, model=silent), self.criterion, few.batches, task.loss_fn)
         return metrics.l2_normalised(scores) if self.normalised else scores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from lcprune.baselines.training import TaskFeed, TrainingOptions, train
 from lcprune.baselines.units import Scales
+from lcprune.copies import copy_of
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.task import Choice, Task
@@ -42,7 +42,7 @@ class Slimming(TrainingOptions, Method):
             raise ConfigError(f"strength={self.strength} must be positive")
 
     def choose(self, task: Task) -> Choice:
-        model = copy.deepcopy(task.graph.model)
+        model = copy_of(task.graph.model)
         scales = Scales.of(task.graph, model, self.name)
         scales.select(task)  # a limit that cannot be met is refused before the training
         steps = self.epochs * TaskFeed(task, self.batch_size).steps

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 
 from lcprune.baselines.training import TrainingOptions, train
 from lcprune.baselines.units import zero_units
 from lcprune.batches import collate
+from lcprune.copies import copy_of
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.repairs.statistics import renew_statistics
@@ -45,7 +45,7 @@ class Soft(TrainingOptions, Method):
             raise ConfigError(f"clip={self.clip} must be positive")
 
     def choose(self, task: Task) -> Choice:
-        model = copy.deepcopy(task.graph.model)
+        model = copy_of(task.graph.model)
         graph = replace(task.graph, model=model)
 
         def shortest_go(*roles: str) -> Kept:

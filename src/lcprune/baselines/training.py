@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lcprune.batches import call, collate
+from lcprune.batches import call, collate, need_comparable
 from lcprune.errors import ConfigError, TuneError
 from lcprune.progress import Progress
 from lcprune.task import Task
@@ -149,7 +149,9 @@ def take_step(
     clip: float | None = None,
 ) -> Tensor:
     """One update; the loss stays on the device."""
-    loss = loss_fn(call(model, batch[0]), batch[1])
+    output = call(model, batch[0])
+    need_comparable(loss_fn, output, batch[1])
+    loss = loss_fn(output, batch[1])
     whole = loss if penalty is None else loss + penalty()
     optimizer.zero_grad(set_to_none=True)
     whole.backward()

@@ -6,7 +6,7 @@ for batch in collate(samples, 128, "cuda"):
 """
 
 from lcprune.batches.check import check_samples, check_weights
-from lcprune.batches.draw import Batch, as_batch, collate, draw, fingerprint, together
+from lcprune.batches.draw import Batch, alone, as_batch, collate, draw, fingerprint, together
 from lcprune.batches.inputs import (
     Inputs,
     arguments,
@@ -14,6 +14,7 @@ from lcprune.batches.inputs import (
     call,
     example_of,
     loss_of,
+    need_comparable,
     random_like,
     shape_of,
     shape_text,
@@ -23,6 +24,7 @@ from lcprune.batches.inputs import (
 __all__ = [
     "Batch",
     "Inputs",
+    "alone",
     "arguments",
     "arithmetic",
     "as_batch",
@@ -34,6 +36,7 @@ __all__ = [
     "example_of",
     "fingerprint",
     "loss_of",
+    "need_comparable",
     "random_like",
     "shape_of",
     "shape_text",

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils import _pytree as pytree
 
-from lcprune.batches.draw import collate
+from lcprune.batches.draw import alone, collate
 from lcprune.batches.inputs import call
 from lcprune.copies import copy_to_run
 from lcprune.errors import DataError, ModelError, first_line
 
+_FEW, _MORE = 2, 4  # images: a network is run on batches of several sizes
 _IGNORED = -100  # the class that cross-entropy leaves out
 
 
@@ -29,21 +30,29 @@ def check_weights(model: nn.Module, unread: Sequence[str] = ()) -> None:
 
 
 def check_samples(model: nn.Module, samples: Sequence[tuple[Any, Any]], judged: bool = False) -> None:
-    """Refuse images that the network cannot take and, `judged` by cross-entropy, targets that it cannot."""
+    """Refuse networks without numbers, images that they cannot take and, `judged` by cross-entropy, such targets."""
+    if missing := [name for name, tensor in model.named_parameters() if tensor.is_meta]:
+        raise ModelError(f"{missing[0]} has no numbers (it is on the meta device): load weights, or give no data")
     whole = copy_to_run(model)
     device = next((parameter.device for parameter in whole.parameters()), torch.device("cpu"))
-    batch = collate(samples[:2], 2, device)[0]
+    shown = samples if judged else alone(samples)
+    few, more = (collate(shown[:count], count, device)[0] for count in (_FEW, _MORE))
+    shapes = ", ".join(str(list(leaf.shape[1:])) for leaf in pytree.tree_leaves(few.inputs))
+    refused = f"cannot take the data's inputs, of shape {shapes} each"
+    output = _answer(whole, few.inputs, refused, "Give batches like the example inputs")
+    if more.size == _MORE:
+        taken = f"takes {few.size} images at once, but not {more.size}"
+        _answer(whole, more.inputs, taken, "Let it take any number (torch.export.export has dynamic_shapes for this)")
+    if judged and isinstance(output, Tensor) and isinstance(few.target, Tensor):
+        _check_targets(output.float().cpu(), few.target.cpu(), [target for _, target in samples])
+
+
+def _answer(whole: nn.Module, inputs: Any, wrong: str, way_out: str) -> Any:
     try:
         with torch.no_grad():
-            output = call(whole, batch.inputs)
+            return call(whole, inputs)
     except Exception as error:
-        shapes = ", ".join(str(list(leaf.shape[1:])) for leaf in pytree.tree_leaves(batch.inputs))
-        raise DataError(
-            f"the network cannot take the data's inputs, of shape {shapes} each: {first_line(error)}. Give batches "
-            "like the example inputs"
-        ) from error
-    if judged and isinstance(output, Tensor) and isinstance(batch.target, Tensor):
-        _check_targets(output.float().cpu(), batch.target.cpu(), [target for _, target in samples])
+        raise DataError(f"the network {wrong}: {first_line(error)}. {way_out}") from error
 
 
 def _check_targets(output: Tensor, first: Tensor, targets: Sequence[Any]) -> None:

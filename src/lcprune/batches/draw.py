@@ -93,14 +93,30 @@ def draw(data: Iterable[Any], images: int, seed: int) -> list[tuple[Any, Any]]:
     return samples
 
 
+def alone(samples: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Samples without their targets, which need not fit together where nobody looks at them."""
+    return [(inputs, ()) for inputs, _ in samples]
+
+
 def collate(samples: Sequence[tuple[Any, Any]], batch_size: int, device: torch.device | str = "cpu") -> list[Batch]:
     """Stack samples, of tensors, arrays or numbers, into batches on a device; the last one may be smaller."""
     batches = []
     for start in range(0, len(samples), batch_size):
         chunk = samples[start : start + batch_size]
-        stacked = pytree.tree_map(lambda *leaves: torch.stack([*map(torch.as_tensor, leaves)]).to(device), *chunk)
+        stacked = pytree.tree_map(lambda *leaves: _stack(leaves).to(device), *chunk)
         batches.append(Batch(stacked[0], stacked[1], len(chunk)))
     return batches
+
+
+def _stack(leaves: Sequence[Any]) -> torch.Tensor:
+    tensors = [*map(torch.as_tensor, leaves)]
+    if len(sizes := dict.fromkeys(tuple(tensor.shape) for tensor in tensors)) > 1:
+        one, other, *_ = sizes
+        raise DataError(
+            f"inputs or targets of {list(one)} and of {list(other)} make no batch: bring all to one size, by resizing, "
+            "cropping or padding"
+        )
+    return torch.stack(tensors)
 
 
 def together(batches: Sequence[Batch]) -> Batch:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from lcprune.errors import ConfigError, ModelError
+from lcprune.errors import ConfigError, DataError, ModelError
 
 Inputs = tuple[Any, ...] | dict[str, Any]
 Shape = Any  # a sequence of sizes, or a sequence or mapping of shapes
@@ -53,8 +53,26 @@ def arithmetic(precision: str = "fp32") -> Iterator[None]:
         cudnn.allow_tf32, matmul.allow_tf32, cudnn.benchmark = before
 
 
+def need_comparable(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any) -> None:
+    """Refuse what cross-entropy cannot compare because it is no tensor; other losses may know what to do with it."""
+    known = isinstance(loss_fn, torch.nn.CrossEntropyLoss) or loss_fn is torch.nn.functional.cross_entropy
+    for name, value in (("outputs", output), ("targets", target)):
+        if known and not isinstance(value, torch.Tensor):
+            keys = f" of {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""
+            raise DataError(
+                f"cross-entropy cannot compare {name} that are a {type(value).__name__}{keys}: give a loss with "
+                "lcprune.Evaluation(data, loss_fn=...), or inputs alone"
+            )
+
+
 def loss_of(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any) -> torch.Tensor:
-    """The loss of a batch; a ConfigError where `loss_fn` does not give one number."""
+    """The loss of a batch.
+
+    Raises:
+        DataError: it is cross-entropy, and there is something else to compare than tensors.
+        ConfigError: `loss_fn` does not give one number.
+    """
+    need_comparable(loss_fn, output, target)
     loss = torch.as_tensor(loss_fn(output, target))
     if loss.numel() != 1:
         raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import collate
+from lcprune.copies import copy_of
 from lcprune.engine.desk import speaking, whereabouts
 from lcprune.evaluate import Evaluation, Evaluator, make_evaluator
 
@@ -97,7 +97,7 @@ def on_device(graph: ChannelGraph, device: torch.device) -> ChannelGraph:
     there = next(graph.model.parameters()).device == device
     return replace(
         graph,
-        model=graph.model if there else copy.deepcopy(graph.model).to(device),
+        model=graph.model if there else copy_of(graph.model).to(device),
         example_inputs=pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device), graph.example_inputs),
     )
 

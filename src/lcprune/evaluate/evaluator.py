@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
@@ -18,6 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, call, loss_of
+from lcprune.copies import copy_to_run
 from lcprune.errors import first_line
 from lcprune.select import Kept
 
@@ -156,7 +156,7 @@ def runs(model: nn.Module, batch: Batch, channels_last: bool = False, bf16: bool
     Not every network does: `x.view(...)` refuses channels-last activations, and numbers that a network makes for itself
     in float32 do not go with bf16 weights.
     """
-    few, model = some_of(batch, 2), copy.deepcopy(model).eval()
+    few, model = some_of(batch, 2), copy_to_run(model)
     try:
         if channels_last:  # 3-D convolutions have no such layout
             few = few.channels_last()

@@ -6,7 +6,6 @@ else reads. Folding is then checked on numbers by whoever folds.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import arithmetic, call
+from lcprune.copies import copy_to_run
 
 if TYPE_CHECKING:
     from lcprune.graph.channel_graph import ChannelGraph
@@ -33,7 +33,7 @@ def find_pairs(graph: ChannelGraph) -> list[tuple[str, str]]:
     return [
         (layer, norm)
         for layer, norm in graph.norms.items()
-        if type(modules[layer]) in _CONVOLUTIONS and _is_norm(modules[norm])
+        if _takes_numbers(modules[layer]) and _is_norm(modules[norm])
     ]
 
 
@@ -43,7 +43,7 @@ def checked_pairs(graph: ChannelGraph, inputs: Any) -> list[tuple[str, str]]:
     pairs = find_pairs(graph)
     if not pairs:
         return pairs
-    original, folded = copy.deepcopy(graph.model).eval(), copy.deepcopy(graph.model).eval()
+    original, folded = copy_to_run(graph.model), copy_to_run(graph.model)
     fold_(folded, pairs)
     with arithmetic(), torch.inference_mode():
         if agree(call(folded, few), call(original, few)):
@@ -77,6 +77,11 @@ def fold_(model: nn.Module, pairs: Sequence[tuple[str, str]]) -> None:
         conv.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
         conv.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
         model.set_submodule(norm_name, _rest(norm))
+
+
+def _takes_numbers(module: nn.Module) -> bool:
+    """Whether a layer's weight and bias are its own: not computed from others before every run (weight norm, masks)."""
+    return type(module) in _CONVOLUTIONS and {"weight", "bias"} <= module._parameters.keys()
 
 
 def _is_norm(module: nn.Module) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lcprune.batches import call
+from lcprune.copies import copy_to_run
 from lcprune.errors import PlanError
 from lcprune.evaluate.prepare import Preparation
 from lcprune.repairs.quick import MaskedStandIns
@@ -99,7 +99,7 @@ class RepairedBoard:
     def __init__(
         self, graph: ChannelGraph, folded: nn.Module, pairs: Sequence[tuple[str, str]], preparation: Preparation
     ) -> None:
-        self._model = copy.deepcopy(graph.model).eval().requires_grad_(False)
+        self._model = copy_to_run(graph.model).requires_grad_(False)
         quick, self._renewal = preparation.quick, preparation.renewal
         # First: it remembers whole weights. What the stand-ins do not write, the switchboard silences.
         self._switches = Switchboard(graph, self._model)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lcprune.batches import arithmetic, call, collate
+from lcprune.batches import alone, arithmetic, call, collate
 from lcprune.copies import copy_to_run
 from lcprune.errors import ConfigError, DataError
 from lcprune.repairs.distance import divergence, rows_of, scores_classes, spread_of
@@ -58,7 +58,7 @@ def answered(
     whole = copy_to_run(model)
     found = []
     with arithmetic(), torch.no_grad():
-        for batch in collate([(inputs, ()) for inputs, _ in samples], _BATCH, next(whole.parameters()).device):
+        for batch in collate(alone(samples), _BATCH, next(whole.parameters()).device):
             output = call(whole, batch.inputs)
             if classes and not scores_classes(output, batch.size):
                 raise ConfigError("loss_fn='divergence' is for networks that return one row of scores: take 'distance'")

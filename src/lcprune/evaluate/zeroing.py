@@ -11,7 +11,6 @@ not removal: such candidates are sliced instead.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
@@ -23,6 +22,7 @@ import torch
 
 from lcprune import bf16
 from lcprune.batches import Batch, arithmetic, call
+from lcprune.copies import copy_to_run
 from lcprune.errors import SearchError, first_line
 from lcprune.evaluate import kernels
 from lcprune.evaluate.evaluator import Evaluator, LossFn, mean_loss, runs, some_of
@@ -81,7 +81,7 @@ class ZeroingEvaluator(Evaluator):
             faster = fuse or (cuda and precision != "fp32")
             channels_last = faster and runs(graph.model, self.batches[0], channels_last=True)
         self.channels_last = channels_last
-        self.model = copy.deepcopy(graph.model).eval().requires_grad_(False)
+        self.model = copy_to_run(graph.model).requires_grad_(False)
         fold_(self.model, self.fallback.pairs)
         self.board = self._board()
         self._check_silence()

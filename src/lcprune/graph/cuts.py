@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,12 @@ def _apart(groups: Sequence[Group], whole: int) -> Kept | None:
         for member in group.members:
             if member.role == "out":
                 shared.setdefault((member.weight, member.dim), []).append(position)
-    cut = {group for own in shared.values() if len(own) > 1 for group in own[whole::2]}
+    return few_of_some(groups, shared.values(), whole)
+
+
+def few_of_some(groups: Sequence[Group], together: Iterable[Sequence[int]], whole: int) -> Kept | None:
+    """Few units of every other group of those that are together; None if each is by itself."""
+    cut = {group for own in together if len(own) > 1 for group in own[whole::2]}
     return [few if g in cut else np.arange(groups[g].size) for g, few in enumerate(_few(groups))] if cut else None
 
 

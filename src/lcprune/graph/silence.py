@@ -80,8 +80,8 @@ class Numbers(LabelPass):
                     setattr(tensor, _WRITTEN, True)
         elif isinstance(out, Tensor) and out.is_floating_point() and out.dtype != self.least:
             self.least = max(self.least, out.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-        # Without numbers they may come and go: a cut network copies at other places.
-        if torch.Tag.pointwise in call.func.tags and any(number is not None for number in _numbers(call)):
+        # Others may come and go: a cut network copies at other places. What has a number there may have several here.
+        if torch.Tag.pointwise in call.func.tags and call.name != "aten::clone" and any(map(_is_number, call.leaves)):
             self.used.append((call.name, _numbers(call)))
 
 
@@ -245,6 +245,11 @@ def _of_numbers(call: Call) -> bool:
 
 def _is_written(tensor: Tensor) -> bool:
     return bool(getattr(tensor, _WRITTEN, False))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an argument is a plain number, or a tensor that the code made of such."""
+    return _is_written(value) if isinstance(value, Tensor) else isinstance(value, (int, float))
 
 
 def _numbers(call: Call) -> list[float | None]:

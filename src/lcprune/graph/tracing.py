@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_iter
 
 from lcprune import bf16
 from lcprune.batches import Inputs, arguments
-from lcprune.copies import unwrap
+from lcprune.copies import named_tensors, unwrap
 from lcprune.cost import Axis, Cost, LayerCost, Term
 from lcprune.errors import TraceError, first_line
 from lcprune.graph.atoms import Atoms
@@ -57,6 +57,8 @@ def trace(model: nn.Module, example_inputs: Any, ignore: Iterable[str | nn.Modul
         bf16.refuse_network(inner, first.device, TraceError)
     if isinstance(inner, torch.jit.ScriptModule):
         raise TraceError("a scripted network cannot be cut: pass the Python module that it was made from")
+    if lazy := [name for name, tensor in named_tensors(inner) if nn.parameter.is_lazy(tensor)]:
+        raise TraceError(f"{lazy[0]} has no size yet: run the network once, on its example inputs, before it is traced")
     args = arguments(example_inputs)
     if not any(isinstance(value, Tensor) for value in tree_iter(args)):
         raise TraceError("example_inputs holds no tensor; give the arguments of forward(): a tensor, a tuple or a dict")

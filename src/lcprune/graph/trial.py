@@ -11,7 +11,8 @@ channels.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from torch import nn
 
 from lcprune.graph.atoms import Atoms
 from lcprune.graph.attributes import candidates, cut_facts, equal_axes, likewise
-from lcprune.graph.cuts import CUTS
+from lcprune.graph.channel_graph import Group
+from lcprune.graph.cuts import CUTS, few_of_some
 from lcprune.graph.reads import reads
 from lcprune.graph.recall import Recall
 from lcprune.graph.resolve import positions, resolve, unit_classes
@@ -61,6 +63,8 @@ class Trials:
         self.options = dict.fromkeys(self._keys, 0)
         self.alike: list[tuple[Atoms, Atoms]] = []  # axes that are cut alike, position by position
         self._certain = set(map(_place, structure.ties))
+        lopsided = (partial(self._lopsided, whole=whole) for whole in (0, 1))
+        self._cuts: tuple[Callable[[Sequence[Group]], Kept | None], ...] = (*CUTS[:-1], *lopsided, CUTS[-1])
         self._resolve()
 
     def run(self) -> None:
@@ -77,8 +81,8 @@ class Trials:
     def _confirm(self) -> None:
         """Try and mend until all kinds of cuts succeed, one after another."""
         confirmed = 0
-        while confirmed < len(CUTS) and self.structure.units.groups:
-            kept = CUTS[confirmed](self.structure.units.groups)
+        while confirmed < len(self._cuts) and self.structure.units.groups:
+            kept = self._cuts[confirmed](self.structure.units.groups)
             failure = self._try(kept)
             if kept is None or failure is None:
                 confirmed += 1
@@ -90,6 +94,11 @@ class Trials:
                 return
             self.kept = kept
             self._mend(failure)
+
+    def _lopsided(self, groups: Sequence[Group], whole: int) -> Kept | None:
+        """Few units of every other group along an axis that is taken by position: a share of it may cut through one."""
+        axes = {part.whole.tobytes(): part.whole for part in self.discovered.parts.values()}
+        return few_of_some(groups, [sorted(self.structure.units.groups_of(atoms)) for atoms in axes.values()], whole)
 
     def _try(self, kept: Kept | None) -> TrialError | None:
         """Make a cut, if there is one to make, and run it; the failure, if there is one."""
@@ -224,7 +233,7 @@ class Trials:
                 kinds.setdefault((type(self.modules[tie.module]), tie.attribute, tie.index), []).append(tie)
         for own in kinds.values():
             before, structure.ties = structure.ties, [tie for tie in structure.ties if tie not in own]
-            if any(self._try(cut(structure.units.groups)) is not None for cut in CUTS):
+            if any(self._try(cut(structure.units.groups)) is not None for cut in self._cuts):
                 structure.ties = before
 
     def _doubtful(self) -> list[AttributeTie]:

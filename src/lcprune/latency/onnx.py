@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from lcprune.batches import Inputs, call
+from lcprune.copies import copy_of
 from lcprune.errors import LatencyError
 from lcprune.latency.backends import Backend, Runnable
 from lcprune.onnx_runtime import import_onnx, open_session, silence
@@ -39,7 +39,7 @@ class OnnxRuntime(Backend):
         if precision != "float32":
             raise LatencyError(f"backend 'onnx' measures float32 networks, not {precision}; convert the network first")
         leaves, form = pytree.tree_flatten(inputs)
-        network = _Flat(copy.deepcopy(model).cpu().eval(), form)
+        network = _Flat(copy_of(model).cpu().eval(), form)
         given = [leaf.detach().cpu() for leaf in leaves]
         given = [leaf.float() if leaf.is_floating_point() else leaf for leaf in given]
         if (batch := len(given[0])) > 1:

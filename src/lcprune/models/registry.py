@@ -71,13 +71,8 @@ def build(
         model = call_file(name, asked)
         if not isinstance(model, nn.Module):
             raise ModelError(f"{name} gave a {type(model).__name__}, not a torch.nn.Module")
-    elif name.endswith(".py"):
-        raise ModelError(f"{name} is a file: name the function in it that builds the network, e.g. {name}:build")
     else:
-        raise ModelError(
-            f"no network is called {name!r}: expected one of {', '.join(_BUILTIN)}, "
-            "torchvision:NAME, timm:NAME or file.py:factory"
-        )
+        raise _no_network(name)
     if pretrained and kind not in ("torchvision", "timm"):
         raise ModelError(f"{name} has no published weights; give a file instead of weights={_PRETRAINED!r}")
     if weights is not None and not pretrained:
@@ -100,13 +95,13 @@ def input_shape(name: str) -> Any:
     if name in _BUILTIN:
         return _BUILTIN[name][1]
     if kind == "timm" and rest:
-        config = import_timm().get_pretrained_cfg(rest)
+        config = _timm_config(rest)
         return tuple(config.input_size) if config is not None else _IMAGENET
     if kind == "torchvision" and rest:
         return _torchvision_shape(rest)
     if _is_factory(name):
         return getattr(import_file(name)[0], "INPUT_SHAPE", _IMAGENET)
-    raise ModelError(f"no network is called {name!r}")
+    raise _no_network(name)
 
 
 def example_input(name: str, batch_size: int = 1, shape: Any = None) -> Any:
@@ -122,6 +117,15 @@ def example_input(name: str, batch_size: int = 1, shape: Any = None) -> Any:
 
 def _is_factory(name: str) -> bool:
     return name.rpartition(":")[0].endswith(".py")
+
+
+def _no_network(name: str) -> ModelError:
+    if name.endswith(".py"):
+        return ModelError(f"{name} is a file: name the function in it that builds the network, e.g. {name}:build")
+    return ModelError(
+        f"no network is called {name!r}: expected one of {', '.join(_BUILTIN)}, "
+        "torchvision:NAME, timm:NAME or file.py:factory"
+    )
 
 
 def _torchvision(name: str, asked: Mapping[str, int], pretrained: bool) -> nn.Module:
@@ -157,21 +161,36 @@ def _torchvision_models(name: str) -> Any:
     """`torchvision.models`, which must have one of this name."""
     models = import_torchvision().models
     if name not in models.list_models():
-        raise _unknown("torchvision", name, models.list_models())
+        raise _unknown("torchvision", name, models.list_models(), "torchvision.models.list_models()")
     return models
 
 
 def _timm(name: str, asked: Mapping[str, int], pretrained: bool) -> nn.Module:
-    timm = import_timm()
-    if not timm.is_model(name):
-        raise _unknown("timm", name, timm.list_models())
+    timm = _timm_package(name)
     try:
         return timm.create_model(name, pretrained=pretrained, **asked)
     except (OSError, RuntimeError) as error:
         raise ModelError(f"timm:{name} could not be built: {error}") from error
 
 
-def _unknown(package: str, name: str, known: Sequence[str]) -> ModelError:
+def _timm_config(name: str) -> Any:
+    """What timm says of a network's published weights; None if it has none."""
+    try:
+        return _timm_package(name).get_pretrained_cfg(name)
+    except RuntimeError as error:
+        known = f"timm.list_pretrained({name.partition('.')[0] + '*'!r})"
+        raise ModelError(f"timm:{name} is not known ({error}): choose one of {known}") from error
+
+
+def _timm_package(name: str) -> Any:
+    """`timm`, which must have a network of this name."""
+    timm = import_timm()
+    if not timm.is_model(name):
+        raise _unknown("timm", name, timm.list_models(), "timm.list_models()")
+    return timm
+
+
+def _unknown(package: str, name: str, known: Sequence[str], listing: str) -> ModelError:
     near = difflib.get_close_matches(name, known, n=3)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return ModelError(f"{package} has no network called {name!r}{hint}")
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"choose one of {listing}"
+    return ModelError(f"{package} has no network called {name!r}; {hint}")

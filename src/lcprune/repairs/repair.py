@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lcprune.batches import Batch, arithmetic, check_samples, check_weights, collate, draw, together
+from lcprune.batches import Batch, alone, arithmetic, check_samples, check_weights, collate, draw, together
 from lcprune.copies import copy_to_run, copy_with, named_tensors, trainable, unwrap
 from lcprune.errors import ConfigError, DataError
 from lcprune.graph.skeleton import untouched
@@ -161,7 +161,8 @@ def mend(
     if not samples:
         raise DataError("there are no images to repair with: give at least one")
     whole, small = unwrap(whole), unwrap(small)
-    some = [samples[index] for index in np.random.default_rng(seed).permutation(len(samples))[:images]]
+    shown = alone(samples)
+    some = [shown[index] for index in np.random.default_rng(seed).permutation(len(samples))[:images]]
     held = some[: max(1, len(some) // _HELD_BACK)]
     fitted = some[len(held) :]
     fitted, held = (fitted, held) if fitted else (held, fitted)  # a single image does both

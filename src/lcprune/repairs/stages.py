@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from lcprune.batches import Batch, call, together
 from lcprune.repairs.layers import layers_of, places_of
-from lcprune.repairs.watch import listening
+from lcprune.repairs.watch import first_named, listening
 from lcprune.repairs.wiring import Gate
 
 _LIVE = 2  # times what one layer reads and gives, in float32: what a stage keeps in memory while it runs
-MORE = 1.5  # times as many images make another stage
+_MORE = 1.5  # times as many images make another stage
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def plan_stages(model: nn.Module, gates: Sequence[Gate], batches: Sequence[Batch
         if found:
             more = looked(found[-1])
             full = kept and kept + more > most
-            begins = full or fit >= MORE * found[-1].batches
+            begins = full or fit >= _MORE * found[-1].batches
             # Of gates before the same layers, the last one that leads: less arrives there.
             if not (begins and (here or (following is not None and not leads(following))) and leads(gate)):
                 kept += more
@@ -100,9 +100,9 @@ class Staged:
             given = torch.cat(self._arrived)
             self._arrived = []
 
-            def give(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            def give(_: Tensor) -> Tensor:
                 known.update(dict.fromkeys(known, given))
-                return (given, *args[1:])
+                return given
 
             with _first(self.model, stage.gate, give):
                 self._run(batches[0].inputs, following)
@@ -115,8 +115,8 @@ class Staged:
             self._to(following.gate, inputs)
 
     def _to(self, gate: str, inputs: Any) -> None:
-        def take(module: nn.Module, args: tuple[Any, ...]) -> None:
-            self._arrived.append(args[0])
+        def take(arriving: Tensor) -> Tensor:
+            self._arrived.append(arriving)
             raise _Reached
 
         with _first(self.model, gate, take), contextlib.suppress(_Reached):
@@ -128,9 +128,16 @@ class _Reached(BaseException):
 
 
 @contextlib.contextmanager
-def _first(model: nn.Module, name: str, hook: Callable[..., Any]) -> Iterator[None]:
-    """While a network runs: called before all others that are called before a module runs."""
-    handle = model.get_submodule(name).register_forward_pre_hook(hook, prepend=True)
+def _first(model: nn.Module, name: str, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """While a network runs: a module takes something else first; called before all else that is called before it."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+        if args:
+            return (change(args[0]), *args[1:]), named
+        first = first_named(module, named)
+        return args, {**named, first: change(named[first])}
+
+    handle = model.get_submodule(name).register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
     try:
         yield
     finally:

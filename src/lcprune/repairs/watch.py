@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,18 +46,28 @@ def listening(
 ) -> Iterator[None]:
     """While a network runs: `note(name, module, args, output)` after every run of these modules.
 
-    With `before`, it is `note(name, module, args)` before every run.
+    With `before`, it is `note(name, module, args)` before every run. What a module takes first is the first of `args`,
+    also if the network gives it by name.
     """
+
+    def heard(name: str, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *output: Any) -> None:
+        note(name, module, (named[first_named(module, named)],) if named and not args else args, *output)
+
     handles = []
     for name in names:
         module = model.get_submodule(name)
         listen = module.register_forward_pre_hook if before else module.register_forward_hook
-        handles.append(listen(functools.partial(note, name)))
+        handles.append(listen(functools.partial(heard, name), with_kwargs=True))
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def first_named(module: nn.Module, named: Mapping[str, Any]) -> str:
+    """Of what a module is given by name, and by name alone, what it takes first."""
+    return next((name for name in inspect.signature(module.forward).parameters if name in named), next(iter(named)))
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lcprune.batches import call
+from lcprune.batches import call, need_comparable
 from lcprune.errors import MetricError
 from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.progress import Progress
@@ -56,7 +56,9 @@ def batches(graph: ChannelGraph, context: Context, title: str) -> Iterator[tuple
 
 def total_loss(graph: ChannelGraph, context: Context, inputs: Any, target: Any, samples: int) -> torch.Tensor:
     """The batch's loss summed over its samples, so that it does not matter how data is cut into batches."""
-    loss = context.loss_fn(call(graph.model, inputs), target)
+    output = call(graph.model, inputs)
+    need_comparable(context.loss_fn, output, target)
+    loss = context.loss_fn(output, target)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise MetricError(f"loss_fn gave {shape}: one number, the mean over the batch, is wanted")

@@ -7,7 +7,6 @@ continued.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
@@ -20,6 +19,7 @@ from torch import nn
 
 from lcprune.batches import draw
 from lcprune.choosing import methods
+from lcprune.copies import copy_of
 from lcprune.data import AnyData
 from lcprune.engine import Engine, Job, LocalEngine
 from lcprune.evaluate import Evaluation
@@ -174,7 +174,7 @@ class Study:
 
     def teacher(self) -> nn.Module | None:
         """The network to imitate while tuning, if the recipe wants one."""
-        return copy.deepcopy(self.network.model) if self.recipe is not None and self.recipe.distill > 0 else None
+        return copy_of(self.network.model) if self.recipe is not None and self.recipe.distill > 0 else None
 
     def batches(self, seed: int) -> Any:
         """Training images for metrics and search, drawn with the seed."""
@@ -191,7 +191,7 @@ class Study:
         if row["method"] == ORIGINAL:
             return self.network.model
         folder = self.run.file(row_folder(row))
-        return load(folder, copy.deepcopy(self.network.model)).to(self.device).eval()
+        return load(folder, copy_of(self.network.model)).to(self.device).eval()
 
     def done(self, job: NetworkJob) -> Row | None:
         """The row of a network that is complete."""

@@ -205,3 +205,31 @@ class CountedByNumPy(nn.Module):
         twice = int((self.rows * np.sqrt(4.0)).round())
         x = x.reshape(len(x), twice // 2, -1).reshape(len(x), self.rows, *x.shape[2:])
         return self.head(self.reader(x).mean((2, 3)))
+
+
+@enter(frozen=("first", "second", "head"))
+class HalvesOfTwo(nn.Module):
+    """Five channels beside four are halved between them only while about as many of each are left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 5, 3), nn.Conv2d(3, 4, 3)
+        self.left, self.right = nn.Conv2d(5, 4, 1), nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = torch.cat([self.first(x), self.second(x)], 1).tensor_split(2, dim=1)
+        return self.head(F.relu(self.left(a) + self.right(b)).mean((2, 3)))
+
+
+@enter(prunable=("conv",), frozen=("head",), units={"conv": 4})
+class PooledAndBack(nn.Module):
+    """A channel that goes is zero wherever its largest values are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(144, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_unpool2d(*F.max_pool2d(self.conv(x), 2, return_indices=True), 2)
+        return self.head(x.flatten(1))

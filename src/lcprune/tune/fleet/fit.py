@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from lcprune.copies import unwrap
+from lcprune.copies import copy_of, unwrap
 from lcprune.data import ArraySplit, Dataset
 from lcprune.errors import TuneError
 from lcprune.tune.evaluate import pick_device
@@ -97,7 +96,7 @@ def fit_fleet(
         raise TuneError(f"run_dirs names a folder twice: {', '.join(map(str, folders))}")
     teacher = teacher_of(recipes[0], teacher)
     if models is None:
-        models = [copy.deepcopy(unwrap(original)) if plan is None else plan.apply(original) for plan in plans]
+        models = [copy_of(unwrap(original)) if plan is None else plan.apply(original) for plan in plans]
     members = [
         Training(model, dataset, replace(own, seed=seed), folder, resume)
         for model, own, seed, folder in zip(models, recipes, seeds, folders, strict=True)
