@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from lcprune.cli import main
-from lcprune.search.records import Records
+from lcprune.search.records import SearchRecords
 from lcprune.tune.step import Stepper
 
-PLACES: dict[str, tuple[type, str]] = {"search": (Records, "append"), "tuning": (Stepper, "step")}
+PLACES: dict[str, tuple[type, str]] = {"search": (SearchRecords, "append"), "tuning": (Stepper, "step")}
 
 
 def signal_at(number: signal.Signals, place: str, count: int) -> None:

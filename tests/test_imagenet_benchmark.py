@@ -62,10 +62,10 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def test_rows_are_made_once_and_shown(call, tmp_path: Path) -> None:
     call("measure", "--candidates", "4")
     record = json.loads((tmp_path / "out.json").read_text())
-    made = [(row["method"], row["how"]) for row in record["measure"]]
+    made = [(row["method"], row["how"]) for row in record["processor"]]
     assert made == [(method, how) for method in imagenet.METHODS for how in ("none", "statistics", "auto")]
-    assert {row["judged"] for row in record["measure"]} == {18} and len(record["full"]) == 1
-    assert all(row["fitted"] < 12 for row in record["measure"]), "some of the images that serve are held back"
+    assert {row["judged"] for row in record["processor"]} == {18} and len(record["full"]) == 1
+    assert all(row["fitted"] < 12 for row in record["processor"]), "some of the images that serve are held back"
     assert call("measure", "--candidates", "4", "--ways", "statistics") == "", "measured again"
     call("latency", "--rounds", "1", "--methods", "naive")
     shown = call("show")

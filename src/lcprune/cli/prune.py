@@ -88,10 +88,10 @@ def plan(
     """
     file = Path(model) / PLAN if Path(model).is_dir() else Path(model)
     unlimited = (macs, params, latency) == (None, None, None)
-    if unlimited and (several := sorted(Path(model).glob(f"networks/*/{PLAN}"))):
-        raise UsageError(f"{model} has several plans: choose one of {', '.join(str(one.parent) for one in several)}")
     if unlimited and file.suffix == ".json" and file.is_file():
         found = lcprune.Plan.load(file)
+    elif unlimited and (several := sorted(Path(model).glob(f"networks/*/{PLAN}"))):
+        raise UsageError(f"{model} has several plans: choose one of {', '.join(str(one.parent) for one in several)}")
     else:
         if out is not None and out.exists() and not force:
             raise UsageError(f"{out} exists already: replace it with --force, or name another file with --out")
