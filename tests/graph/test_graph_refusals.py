@@ -125,6 +125,26 @@ def test_branch_on_data_is_traced_or_refused() -> None:
     works_or_refuses(DataDependent().eval(), (torch.randn(2, 3, 8, 8),))
 
 
+class BranchBehindItsKind(nn.Module):
+    """Fewer channels are multiplied once more, right after another multiplication."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.scale = nn.Conv2d(3, 6, 1), nn.Parameter(torch.ones(3))
+        self.head = nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = torch.sigmoid(self.conv(x))
+        x = x * self.scale.view(1, -1, 1, 1)
+        inner = inner if inner.shape[1] > 5 else inner * 2
+        return self.head(inner) + x.mean()
+
+
+def test_a_branch_behind_an_operator_of_its_kind_is_seen() -> None:
+    graph = lcprune.trace(BranchBehindItsKind().eval(), torch.randn(2, 3, 8, 8))
+    assert not graph.groups and any("shape" in reason or "run" in reason for reason in graph.frozen.values())
+
+
 class ThroughNumpy(nn.Module):
     """What a compiler cannot see: the channels leave torch and come back."""
 

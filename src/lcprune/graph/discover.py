@@ -69,7 +69,7 @@ class Discover(LabelPass):
         self.atom_count = len(self.axis_of)
         self.phantom_count = 0
         self.reordered = False
-        self.steps: list[Step] = []
+        self.steps: list[tuple[Step, CodeSite]] = []
         self.classes: Atoms | None = None  # of atoms that depend on one another, once `resolve` has worked it out
         self.edges: list[tuple[Atoms, Atoms]] = []
         self.lines: list[tuple[Atoms, Atoms, Atoms]] = []  # ties with the place of the tied atom along the line
@@ -136,8 +136,9 @@ class Discover(LabelPass):
         self.parts.setdefault(key, Part(self.module, taken.site, atoms, whole))
 
     def step(self, step: Step) -> None:
-        if not self.steps or self.steps[-1] != step:  # a loop over channels may become shorter
-            self.steps.append(step)
+        placed = step, self.site()
+        if not self.steps or self.steps[-1] != placed:  # a loop over channels may become shorter
+            self.steps.append(placed)
 
     def reorder(self) -> None:
         self.reordered = True

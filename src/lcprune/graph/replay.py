@@ -131,9 +131,9 @@ class Replay(LabelPass):
 
     def step(self, step: Step) -> None:
         steps, place = self.before.steps, self._steps
-        if not self._on_shapes or (place > 0 and steps[place - 1] == step):
+        if not self._on_shapes or (place > 0 and steps[place - 1][0] == step and steps[place - 1][1] == self.site()):
             return
-        if place >= len(steps) or steps[place] != step:
+        if place >= len(steps) or steps[place][0] != step:
             raise Mismatch(BRANCH, involved(self.call))
         self._steps += 1
 
