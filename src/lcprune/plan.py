@@ -133,6 +133,8 @@ class Plan:
             raise PlanError(f"{path} lacks a part of a plan: {error!r}") from error
 
     def _check(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise PlanError(f"a torch.nn.Module is needed, not {type(model).__name__}")
         found = {name: tuple(tensor.shape) for name, tensor in named_tensors(model)}
         differences = []
         for name, shape in self.shapes.items():
@@ -181,6 +183,13 @@ class Plan:
             layers={n: {key: tuple(pair) for key, pair in own.items()} for n, own in body.get("layers", {}).items()},
             frozen=body.get("frozen", {}),
         )
+
+
+def need_plan(plan: Any) -> Plan:
+    """The plan; whatever else was given is refused."""
+    if not isinstance(plan, Plan):
+        raise PlanError(f"a lcprune.Plan is needed, not {type(plan).__name__}: lcprune.Plan.load(file) reads one")
+    return plan
 
 
 def _digest(body: Mapping[str, Any]) -> str:

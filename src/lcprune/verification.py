@@ -27,7 +27,7 @@ from lcprune.graph.decisions import Border, Decision
 from lcprune.graph.outputs import Leaf
 from lcprune.graph.silence import Numbers, Silence, Used
 from lcprune.graph.skeleton import inputs_to, set_mode, untouched
-from lcprune.plan import Plan
+from lcprune.plan import Plan, need_plan
 from lcprune.surgery import set_number
 
 # By the coarsest precision that took part: the largest difference, as a share of the output's own largest element, but
@@ -100,7 +100,7 @@ def verify(model: nn.Module, plan: Plan, example_inputs: Any, pruned: nn.Module 
         PlanError: the outputs of the two have different shapes.
     """
     inner = unwrap(model)
-    args, fresh = arguments(example_inputs), plan.apply(inner)
+    args, fresh = arguments(example_inputs), need_plan(plan).apply(inner)
     smaller = fresh if pruned is None else unwrap(pruned)
     failure: Exception | None = None
     with untouched(inner), untouched(smaller):

@@ -237,6 +237,15 @@ def test_plan_for_another_network_names_the_difference() -> None:
     )
 
 
+def test_what_is_no_plan_or_no_network_is_named() -> None:
+    model, inputs, graph = traced("PlainConv")
+    for use in (lcprune.verify, lcprune.repair):
+        with pytest.raises(lcprune.PlanError, match=r"not dict: lcprune\.Plan\.load"):
+            use(model, {"kept": [1]}, inputs)
+        with pytest.raises(lcprune.PlanError, match=r"torch\.nn\.Module is needed, not function"):
+            use(lambda x: x, graph.plan(select(graph, "half")), inputs)
+
+
 def test_plan_for_another_width_names_the_layer() -> None:
     _, _, graph = traced("Residual")
     plan = graph.plan(select(graph, "half"))

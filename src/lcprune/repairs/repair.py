@@ -20,7 +20,7 @@ from lcprune.copies import copy_to_run, copy_with, named_tensors, trainable, unw
 from lcprune.errors import ConfigError, DataError
 from lcprune.graph.skeleton import untouched
 from lcprune.heap import memory_kept
-from lcprune.plan import Plan
+from lcprune.plan import Plan, need_plan
 from lcprune.progress import Progress
 from lcprune.repairs.distance import Distance
 from lcprune.repairs.distil import RATES, distil
@@ -118,7 +118,7 @@ def repair(
         DataError: there are no images, or the network gives nothing finite on them.
     """
     whole = unwrap(model)
-    small = plan.apply(whole)
+    small = need_plan(plan).apply(whole)
     if check_how(how) == NONE:
         return small
     check_weights(whole)
