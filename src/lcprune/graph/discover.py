@@ -18,7 +18,7 @@ from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, Taken, Use, varying
 from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.rules import Call, Step
-from lcprune.graph.site import CodeSite
+from lcprune.graph.site import CodeSite, own_code
 from lcprune.graph.values import Values
 
 _READERS = "_lcprune_readers"
@@ -136,7 +136,7 @@ class Discover(LabelPass):
         self.parts.setdefault(key, Part(self.module, taken.site, atoms, whole))
 
     def step(self, step: Step) -> None:
-        placed = step, self.site()
+        placed = step, own_code(self.site())
         if not self.steps or self.steps[-1] != placed:  # a loop over channels may become shorter
             self.steps.append(placed)
 

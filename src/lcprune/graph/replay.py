@@ -24,7 +24,7 @@ from lcprune.graph.outputs import Leaf, tensors
 from lcprune.graph.pairs import Pairs, among
 from lcprune.graph.recall import Recall, Result, again
 from lcprune.graph.rules import Call, Step, find_rule
-from lcprune.graph.site import CodeSite
+from lcprune.graph.site import CodeSite, own_code
 
 _TAKEN = "other channels would be taken by position than before"
 _STRANGERS = "channels would meet that did not meet before"
@@ -131,7 +131,9 @@ class Replay(LabelPass):
 
     def step(self, step: Step) -> None:
         steps, place = self.before.steps, self._steps
-        if not self._on_shapes or (place > 0 and steps[place - 1][0] == step and steps[place - 1][1] == self.site()):
+        if not self._on_shapes:
+            return
+        if place > 0 and steps[place - 1][0] == step and steps[place - 1][1] == own_code(self.site()):
             return
         if place >= len(steps) or steps[place][0] != step:
             raise Mismatch(BRANCH, involved(self.call))

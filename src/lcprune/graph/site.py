@@ -34,3 +34,8 @@ def current_site(until: CodeType) -> CodeSite:
         found.append((code.co_filename, code.co_firstlineno, instruction))
         frame = frame.f_back
     return tuple(found)
+
+
+def own_code(site: CodeSite) -> CodeSite:
+    """Its frames in the network's own code, which are the same however a pass of ours came to ask."""
+    return tuple(frame for frame in site if not frame[0].startswith(LIBRARIES))

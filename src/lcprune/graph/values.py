@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from lcprune.graph.rules import Call, is_mask
-from lcprune.graph.site import LIBRARIES, CodeSite
+from lcprune.graph.site import CodeSite, own_code
 
 Place = tuple[bool, str, CodeSite]  # training mode or not, an operator, and where in the network's code
 
@@ -62,7 +62,7 @@ class Values:
 
     def look(self, call: Call, training: bool, site: CodeSite) -> Any:
         """The result of an operator that depends on values; an error if the pass on data did not come here as often."""
-        place = training, call.name, tuple(frame for frame in site if not frame[0].startswith(LIBRARIES))
+        place = training, call.name, own_code(site)
         if self.recording:
             out = call.func(*call.args, **call.kwargs)
             self._read.setdefault(place, []).append(_counts(call) if call.name == "aten::index" else _shape(out))
