@@ -42,7 +42,7 @@ _CONVOLUTIONS = (3, 16, 3, 1), (64, 64, 3, 1), (128, 64, 1, 1), (64, 64, 3, 4), 
 _WAY_OUT = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
 
 
-def settle(precision: str, device: torch.device, error: type[LcpruneError]) -> str:
+def precision_on(precision: str, device: torch.device, error: type[LcpruneError]) -> str:
     """The precision to compute in: "auto" is bf16 where that works, else "fp32", and the log says so once.
 
     Where it does not work, "bf16" is refused by `error`. Others stay as they are.

@@ -98,7 +98,7 @@ class LcP(Method):
 
     def choose(self, task: Task) -> Choice:
         started = time.perf_counter()
-        learned = learn(task, settle(task, self.search))
+        learned = learn(task, counted(task, self.search))
         found, work = learned.found, learned.task.evaluator.work
         seconds = {
             "total": time.perf_counter() - started,
@@ -138,7 +138,7 @@ class Learned:
         return {"beta": self.found.beta.tolist(), "after": self.task.evaluation.after}
 
 
-def settle(task: Task, search: Search, limits: int = 1) -> Search:
+def counted(task: Task, search: Search, limits: int = 1) -> Search:
     """The search as it is done here: how many candidates, in all and asked for together, where it does not say.
 
     With a guide, half of the paper's find more than all of them without. Several limits that share one search have all.

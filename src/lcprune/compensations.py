@@ -46,7 +46,7 @@ def choose(
     if isinstance(lcp, LcP):
         task = tasks["lcp"]
         _ = task.scores, task.evaluator  # shared by all limits: `but` hands on what is there
-        search = choosing.settle(task, lcp.search, len(limits) if learn == "sweep" else 1)
+        search = choosing.counted(task, lcp.search, len(limits) if learn == "sweep" else 1)
         order = sorted(range(len(limits)), key=lambda index: -_looseness(task, limits[index]))
         files = _files(given)
         if learn == "tightest":

@@ -21,7 +21,7 @@ from lcprune.method import Method
 from lcprune.outcome import PruneResult, PruneStep, check, repaired
 from lcprune.repairs import AUTO, NONE, check_how
 from lcprune.select import Kept
-from lcprune.setup import Data, Metric, Where, columns, set_up
+from lcprune.setup import Data, Metric, Where, limits_of, set_up
 from lcprune.task import Choice, Task
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def prune(
     """
     chosen, wanted, how = methods.make(method), Latency.of(latency), check_how(repair)
     own: dict[str, Limit] = {}
-    for name, column in columns(macs, params, wanted).items():
+    for name, column in limits_of(macs, params, wanted).items():
         if len(column) != 1:
             raise ConfigError(
                 f"{name}=[{', '.join(limit.written for limit in column)}]: prune takes one limit. lcprune.pareto makes "

@@ -31,7 +31,7 @@ from lcprune.outcome import PruneResult, check, repaired
 from lcprune.repairs import AUTO, NONE, Repair, check_how
 from lcprune.runs import network_folder
 from lcprune.search import Record, objective
-from lcprune.setup import Data, Metric, Setup, Where, columns, set_up
+from lcprune.setup import Data, Metric, Setup, Where, limits_of, set_up
 from lcprune.storage import save
 from lcprune.summary import headline
 from lcprune.task import Choice, Task
@@ -297,7 +297,7 @@ def _columns(
     """What is limited -> the limits, as many of each."""
     _several("macs", macs)
     _several("params", params)
-    found = columns(macs, params, latency)
+    found = limits_of(macs, params, latency)
     sizes = {len(column) for column in found.values()}
     if not sizes or 0 in sizes:
         raise ConfigError("a frontier needs limits, e.g. macs=['20%', '30%', '50%', '70%']")

@@ -130,7 +130,7 @@ def metric_of(metric: Metric, method: Method, evaluation: Evaluation) -> Metric:
     return method.own_metric(evaluation) if isinstance(metric, str) and metric == AUTO else metric
 
 
-def columns(macs: Several | None, params: Several | None, latency: Latency | None) -> dict[str, tuple[Limit, ...]]:
+def limits_of(macs: Several | None, params: Several | None, latency: Latency | None) -> dict[str, tuple[Limit, ...]]:
     """What is limited -> its limits, one alone, too, as a tuple."""
     given = {"macs": macs, "params": params, LATENCY: None if latency is None else latency.limits}
     return {name: parse_limits(some, name) for name, some in given.items() if some is not None}

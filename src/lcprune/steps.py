@@ -22,7 +22,7 @@ from lcprune.method import Method
 from lcprune.outcome import PruneResult, PruneStep, compose, load_step, save_step
 from lcprune.repairs import STAND_INS, check_how
 from lcprune.select import Limits
-from lcprune.setup import Data, Metric, Setup, Where, columns, set_up
+from lcprune.setup import Data, Metric, Setup, Where, limits_of, set_up
 from lcprune.task import Task
 
 logger = logging.getLogger("lcprune")
@@ -81,7 +81,7 @@ def prune_in_steps(
     """
     chosen, wanted, how = methods.make(method), Latency.of(latency), check_how(repair)
     _check_tune(tune)
-    given = columns(macs, params, wanted)
+    given = limits_of(macs, params, wanted)
     with set_up(
         model,
         example_inputs,

@@ -18,11 +18,11 @@ HEADER = ("layer", "channels", "MACs", "saved", "parameters", "saved")
 def headline(plan: Plan) -> str:
     """What a plan saves, in one line."""
     costs = (("MACs", plan.original_macs, plan.macs), ("parameters", plan.original_params, plan.params))
-    parts = [(_change((before, after)), words, share(before, after)) for words, before, after in costs]
+    parts = [(_change((before, after)), words, percent(before, after)) for words, before, after in costs]
     return ", ".join(f"{change} {words}" + ("" if less == "-" else f" ({less})") for change, words, less in parts)
 
 
-def share(before: int, after: int) -> str:
+def percent(before: int, after: int) -> str:
     """How much less the second number is."""
     return "-" if before == after or not before else f"-{100 * (before - after) / before:.1f} %"
 
@@ -89,7 +89,7 @@ def _frozen(plan: Plan) -> list[str]:
 def _cells(channels: tuple[int, int] | None, macs: tuple[int, int] | None, params: tuple[int, int]) -> list[str]:
     cells = ["" if channels is None else _change(channels)]
     for pair in (macs, params):
-        cells += ["", ""] if pair is None else [_change(pair), share(*pair)]
+        cells += ["", ""] if pair is None else [_change(pair), percent(*pair)]
     return cells
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lcprune import data
-from lcprune.data.arrays import Augmentation, draw, gather, pad_images
+from lcprune.data.arrays import Augmentation, draw_shifts, gather, pad_images
 from lcprune.data.folders import stratified
 from lcprune.errors import DataError
 
@@ -107,7 +107,7 @@ def test_gather_equals_crop_then_flip_image_by_image(seed: int, flip: bool) -> N
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (6, 5, 7, 2), dtype=torch.uint8, generator=generator)
     augmentation = Augmentation(pad=2, flip=flip)
-    drawn = draw(6, augmentation, generator)
+    drawn = draw_shifts(6, augmentation, generator)
     assert drawn[2].any() <= flip
     padded = pad_images(images, 2)
     assert padded.shape == (6, 9, 11, 2) and not padded[:, :2].any()

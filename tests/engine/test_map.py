@@ -10,7 +10,7 @@ import pytest
 
 import lcprune
 from lcprune.engine import LocalEngine
-from lcprune.engine.cluster import Share, default_workers, share
+from lcprune.engine.cluster import Share, default_workers, divide
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ from lcprune.engine.cluster import Share, default_workers, share
     ],
 )
 def test_shares(count, machines, expected) -> None:
-    assert share(count, machines) == expected
+    assert divide(count, machines) == expected
 
 
 def test_one_worker_per_gpu_or_core() -> None:
     machines = [{"CPU": 16, "GPU": 4}, {"CPU": 8}]
     assert default_workers(machines) == 4 and default_workers(machines, use_gpus=False) == 24
-    assert share(2, machines, use_gpus=False) == Share(8, 0.0)
+    assert divide(2, machines, use_gpus=False) == Share(8, 0.0)
 
 
 def test_what_is_shared_brings_the_users_own_modules_along(ray, two, tmp_path) -> None:

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import lcprune
 from lcprune.batches import collate, draw
 from lcprune.evaluate import Evaluation, make_evaluator
-from lcprune.repairs.moments import measure
+from lcprune.repairs.moments import measure_moments
 from lcprune.repairs.stand_ins import stand_in
 from lcprune.repairs.statistics import Renewal, renew_statistics
 from lcprune.repairs.wiring import look
@@ -81,7 +81,7 @@ def test_candidates_are_judged_as_the_networks_that_a_repair_makes(after, evalua
         if after == "repair":
             wiring = look(whole, plan, fitted.inputs[:2])
             with torch.no_grad():
-                stand_in(whole, small, wiring.sites, measure(whole, wiring.sites, [fitted]))
+                stand_in(whole, small, wiring.sites, measure_moments(whole, wiring.sites, [fitted]))
         renewal(small, plan)
         with torch.no_grad():
             expected = float(cross_entropy(small(judging.inputs), judging.target))

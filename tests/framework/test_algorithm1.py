@@ -15,7 +15,7 @@ import lcprune
 from lcprune import Latency, Search
 from lcprune.latency.clock import Clock
 from lcprune.select import Limits
-from lcprune.setup import Setup, columns
+from lcprune.setup import Setup, limits_of
 from lcprune.steps import tightening
 from lcprune.task import Task
 from searching import searching
@@ -164,7 +164,7 @@ def test_limits_of_rounds(plain) -> None:
     full, whole = float(cost.macs(cost.sizes)), float(np.sum(cost.sizes))
 
     def rounds(steps=None, clock=None, macs=None, params=None, latency=None):
-        given = columns(macs, params, None if latency is None else Latency(latency))
+        given = limits_of(macs, params, None if latency is None else Latency(latency))
         return tightening(Setup(Task(plain.graph, Limits()), None, clock), given, steps)
 
     def values(name: str, **given) -> list[float]:

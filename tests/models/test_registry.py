@@ -76,6 +76,8 @@ def test_networks_of_torchvision_and_timm() -> None:
     except MissingDependencyError:
         pytest.skip("timm is not installed")
     assert models.example_input("torchvision:inception_v3").shape == (1, 3, 299, 299)
+    assert models.example_input("torchvision:s3d").shape == (1, 3, 16, 224, 224)
+    assert [frame.shape for frame in models.example_input("torchvision:raft_small")] == 2 * [(1, 3, 128, 128)]
     model = models.build("torchvision:mobilenet_v2", num_classes=5)
     assert model.classifier[1].out_features == 5
     assert models.build("timm:mobilenetv2_100", num_classes=5).get_classifier().out_features == 5

@@ -13,7 +13,7 @@ from torch import nn
 import lcprune
 from lcprune.repairs import mend, repair
 from lcprune.repairs.layers import coverage
-from lcprune.repairs.moments import measure
+from lcprune.repairs.moments import measure_moments
 from lcprune.repairs.stand_ins import stand_in
 from lcprune.repairs.wiring import look
 
@@ -22,7 +22,7 @@ def _stood_in(case: Case) -> nn.Module:
     plan = case.plan
     small = plan.apply(case.model)
     sites = look(case.model, plan, case.images[:2]).sites
-    stand_in(case.model, small, sites, measure(case.model, sites, [batch(case.images)]))
+    stand_in(case.model, small, sites, measure_moments(case.model, sites, [batch(case.images)]))
     return small
 
 
@@ -124,7 +124,7 @@ def test_large_linear_layers_behind_a_flatten_work_by_channel(kept: range) -> No
     inputs = images(3, 7, 7)
     plan = lcprune.trace(model, inputs[:2]).plan({"0": kept})
     sites = look(model, plan, inputs[:2]).sites
-    moments = measure(model, sites, [batch(inputs)])
+    moments = measure_moments(model, sites, [batch(inputs)])
     assert [part.products.shape for part in moments.values()] == [(128, 128)]
     as_cut = error(model, plan.apply(model), inputs)
     for how in ("stand-ins", "refit", "auto"):  # three colours determine all 128 channels
@@ -135,9 +135,9 @@ def test_large_linear_layers_behind_a_flatten_work_by_channel(kept: range) -> No
 def test_moments_do_not_depend_on_batches() -> None:
     case = CASES["residual"]()
     sites = look(case.model, case.plan, case.images[:2]).sites
-    every = measure(case.model, sites, [batch(case.images)])
+    every = measure_moments(case.model, sites, [batch(case.images)])
     for parts in (case.images.flip(0).split(7), case.images.split(50), case.images.split(1)):
-        some = measure(case.model, sites, [batch(part) for part in parts])
+        some = measure_moments(case.model, sites, [batch(part) for part in parts])
         assert every.keys() == some.keys() and every
         for run, moments in every.items():
             assert moments.count == some[run].count
@@ -150,7 +150,7 @@ def test_moments_are_those_of_all_places_where_there_are_few() -> None:
     inputs = images(3, 5, 5).double() + 100  # far from zero
     plan = lcprune.trace(model, inputs[:2]).plan({"0": range(4)})
     sites = look(model, plan, inputs[:2]).sites
-    (moments,) = measure(model, sites, [batch(part) for part in inputs.split(50)]).values()
+    (moments,) = measure_moments(model, sites, [batch(part) for part in inputs.split(50)]).values()
     rows = model[0](inputs).detach().transpose(0, 1).flatten(1)
     torch.testing.assert_close(moments.mean, rows.mean(1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(
@@ -162,4 +162,4 @@ def test_one_tensor_that_many_read_is_measured_once() -> None:
     case = CASES["residual"]()
     sites = look(case.model, case.plan, case.images[:2]).sites
     assert [site.name for site in sites if site.cut] == ["inner", "head", "side"]
-    assert len(measure(case.model, sites, [batch(case.images)])) == 3  # before and after the block, and pooled
+    assert len(measure_moments(case.model, sites, [batch(case.images)])) == 3  # before and after the block, and pooled

@@ -113,4 +113,4 @@ HOW_MANY = [
 def test_a_search_with_a_guide_judges_fewer_unless_it_says_how_many(plain, digits, settings, after, limits, total):
     data, images = Evaluation(digits.train, images=128, after=after), draw(digits.train, 128, seed=0)
     task = Task(plain.graph, Limits(macs=0.5), samples=images, evaluation=data)
-    assert choosing.settle(task, lcprune.Search(**settings), limits).total == total
+    assert choosing.counted(task, lcprune.Search(**settings), limits).total == total

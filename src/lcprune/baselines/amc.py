@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lcprune.baselines.ddpg import Agent, FloatArray, Transition
-from lcprune.baselines.layers import layers_of
+from lcprune.baselines.layers import describe_layers
 from lcprune.batches import draw
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
@@ -92,7 +92,7 @@ class _Episodes(Sampler):
     """
 
     def __init__(self, method: Amc, task: Task, judge: Task) -> None:
-        described = layers_of(task.graph)
+        described = describe_layers(task.graph)
         task.ranking.select(task.limits)  # a limit that cannot be met is refused here
         super().__init__(Space(np.ones(len(described))), Search(pool=method.episodes, iterations=0), task.seed)
         self.start = []  # not even naive pruning

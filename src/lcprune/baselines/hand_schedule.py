@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lcprune.baselines.layers import layers_of
+from lcprune.baselines.layers import describe_layers
 from lcprune.errors import BudgetError, ConfigError
 from lcprune.method import Method, methods
 from lcprune.scoring import metrics
@@ -44,7 +44,7 @@ class L1Schedule(Method):
             raise ConfigError(f"rates={self.rates} are shares to remove per stage, from 0 to 1, not all 0")
 
     def choose(self, task: Task) -> Choice:
-        layers = layers_of(task.graph)
+        layers = describe_layers(task.graph)
         ranking = task.rank(metrics.score(task.graph, "l1"))
         bounds = task.limits.bounds(task.graph.cost)
         sizes = sorted({layer.height * layer.width for layer in layers}, reverse=True)

@@ -26,7 +26,7 @@ class Layer(NamedTuple):
     coupled: int  # layers that produce the units together (residual sums), depthwise ones not counted
 
 
-def layers_of(graph: ChannelGraph) -> list[Layer]:
+def describe_layers(graph: ChannelGraph) -> list[Layer]:
     """One description per group, in network order."""
     modules = dict(graph.model.named_modules())
     producers = [[modules[m.weight.rpartition(".")[0]] for m in g.members if m.role == "out"] for g in graph.groups]

@@ -138,10 +138,10 @@ def check_precision(device: torch.device, tuning: Recipe | None, evaluation: Eva
     """Refuse a precision that was asked for and does not work on this machine, before an hour is spent."""
     with wrong_usage("tune: ", TuneError):
         if tuning is not None and tuning.precision == "bf16":
-            bf16.settle("bf16", device, TuneError)
+            bf16.precision_on("bf16", device, TuneError)
     with wrong_usage("search: ", SearchError):
         if evaluation is not None:
-            bf16.settle(evaluation.precision, device, SearchError)
+            bf16.precision_on(evaluation.precision, device, SearchError)
 
 
 def make_options(ctx: typer.Context, methods: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -61,7 +61,7 @@ def pad_images(images: Tensor, pad: int) -> Tensor:
     return functional.pad(images, (0, 0, pad, pad, pad, pad)) if pad else images
 
 
-def draw(count: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+def draw_shifts(count: int, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
     """Random crops and flips, int64 (3, count): row offset, column offset, 1 where mirrored.
 
     The generator is one on the CPU, so that every device sees the same draws.

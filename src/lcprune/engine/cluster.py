@@ -42,7 +42,7 @@ class Share(NamedTuple):
     gpus: float
 
 
-def share(count: int, machines: Sequence[Mapping[str, float]], use_gpus: bool = True) -> Share:
+def divide(count: int, machines: Sequence[Mapping[str, float]], use_gpus: bool = True) -> Share:
     """What each of `count` workers holds, so that they all fit where that is possible; `machines` as Ray has them."""
     gpus = _total("GPU", machines)
     if use_gpus and gpus > 0:
@@ -141,7 +141,7 @@ class RayEngine(Engine):
 
     def part(self, count: int) -> Share:
         """What each of `count` workers holds."""
-        return share(count, self.machines(), self.gpus)
+        return divide(count, self.machines(), self.gpus)
 
     @property
     def desk(self) -> Any:

@@ -47,7 +47,7 @@ def make_evaluator(
     to_fit = batches if fitted is judged else collate(fitted, batches[0].size, device)
     preparation = Preparation(graph, to_fit, how, quick) if how.prepares else None
     # What the user prepares is judged in float32.
-    precision = "fp32" if how.prepare else bf16.settle(how.precision, device, SearchError)
+    precision = "fp32" if how.prepare else bf16.precision_on(how.precision, device, SearchError)
     if precision == "bf16" and not runs(graph.model, batches[0], bf16=True):
         logger.warning("candidates are judged in float32: this network does not run in bf16")
         precision = "fp32"

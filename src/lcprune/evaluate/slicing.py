@@ -55,7 +55,7 @@ class SlicingEvaluator(Evaluator):
         started = time.perf_counter()
         device = next(graph.model.parameters()).device
         self.prepare, self.channels_last = prepare, channels_last
-        self.precision = bf16.settle(precision, device, SearchError)
+        self.precision = bf16.precision_on(precision, device, SearchError)
         self.pairs = checked_pairs(graph, self.batches[0].inputs) if fold else []
         self._inputs = [batch.bfloat16() for batch in self.batches] if precision == "bf16" else self.batches
         self.teams = min(_TEAMS, torch.get_num_threads(), len(self.batches)) if device.type == "cpu" else 1

@@ -71,7 +71,7 @@ class ZeroingEvaluator(Evaluator):
         started = time.perf_counter()
         self.device = next(graph.model.parameters()).device
         cuda = self.device.type == "cuda"
-        self.precision = precision = bf16.settle(precision, self.device, SearchError)
+        self.precision = precision = bf16.precision_on(precision, self.device, SearchError)
         self.preparation = preparation
         self.fallback = SlicingEvaluator(graph, self.batches, loss_fn, preparation, fold)
         self.fallback.work = self.work

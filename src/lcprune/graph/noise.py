@@ -31,7 +31,7 @@ def same_random_numbers() -> Iterator[None]:
             np.random.set_state(numpy)  # noqa: NPY002
 
 
-def settle(call: Call, out: Any, uniform: float, normal: float) -> None:
+def without_chance(call: Call, out: Any, uniform: float, normal: float) -> None:
     """Overwrite what a random operator gave by something that does not depend on how many elements there are.
 
     `uniform` lies between 0 and 1; `normal` was drawn from the normal distribution.

@@ -21,7 +21,7 @@ from lcprune.graph.atoms import weight_axes, weight_labels
 from lcprune.graph.decisions import Border, Decision, decided_by, decides, outputs, taken, written_down
 from lcprune.graph.label_pass import LabelPass
 from lcprune.graph.labels import Labels, varying
-from lcprune.graph.noise import settle
+from lcprune.graph.noise import without_chance
 from lcprune.graph.outputs import Leaf
 from lcprune.graph.rules import Call, Rule
 from lcprune.surgery import Cuts
@@ -63,7 +63,7 @@ class Numbers(LabelPass):
         out = call.func(*call.args, **call.kwargs)
         if torch.Tag.nondeterministic_seeded in call.func.tags:
             uniform, normal = torch.rand((), generator=self._random), torch.randn((), generator=self._random)
-            settle(call, out, float(uniform), float(normal))
+            without_chance(call, out, float(uniform), float(normal))
         constant = isinstance(out, Tensor) and out.is_floating_point() and not call.inplace and _of_numbers(call)
         return out.to(self.precision) if constant and self.precision is not None else out
 

@@ -21,6 +21,8 @@ from lcprune.models.weights import head_name, load_weights
 from lcprune.vision import import_timm, import_torchvision
 
 _CIFAR, _IMAGENET = (3, 32, 32), (3, 224, 224)
+_FLOW = (3, 128, 128)  # the least that torchvision's optical flow takes
+_FRAMES = 16  # that its networks for video were trained on
 _BUILTIN: dict[str, tuple[Callable[..., nn.Module], tuple[int, int, int]]] = {
     "resnet20": (partial(ResNet, 3), _CIFAR),
     "resnet32": (partial(ResNet, 5), _CIFAR),
@@ -147,14 +149,16 @@ def _torchvision(name: str, asked: Mapping[str, int], pretrained: bool) -> nn.Mo
     return model
 
 
-def _torchvision_shape(name: str) -> tuple[int, int, int]:
+def _torchvision_shape(name: str) -> tuple[Any, ...]:
     models = _torchvision_models(name)
+    if name in models.list_models(module=models.optical_flow):
+        return (_FLOW, _FLOW)
     try:
         size = models.get_model_weights(name).DEFAULT.transforms().crop_size
     except (AttributeError, ValueError):
         return _IMAGENET
     side = int(size[0] if isinstance(size, (list, tuple)) else size)
-    return (3, side, side)
+    return (3, _FRAMES, side, side) if name in models.list_models(module=models.video) else (3, side, side)
 
 
 def _torchvision_models(name: str) -> Any:

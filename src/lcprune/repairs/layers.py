@@ -156,7 +156,7 @@ def places_of(layer: Layer, images: int) -> int:
     return max(_PLACES, max(_LOOKED, _LOOKED_WIDE * layer.weight[0].numel()) // images)
 
 
-def rows(layer: Layer, values: Tensor, most: int, taps: int = 1) -> Tensor:
+def at_places(layer: Layer, values: Tensor, most: int, taps: int = 1) -> Tensor:
     """A layer's input or output as (images, channels, places), at some places of the feature map."""
     if isinstance(layer, nn.Linear):
         flat = values.reshape(values.shape[0], -1, values.shape[-1] // taps, taps)
@@ -176,7 +176,7 @@ def some_places(count: int, most: int, device: torch.device) -> Tensor:
 def patches(layer: Layer, inputs: Tensor, most: int) -> Tensor:
     """What the outputs at some places are made of: (images * places, channels, taps); of no transposed convolution."""
     if isinstance(layer, nn.Linear):
-        return rows(layer, inputs, most).transpose(1, 2).flatten(0, 1)[..., None]
+        return at_places(layer, inputs, most).transpose(1, 2).flatten(0, 1)[..., None]
     sides = layer._reversed_padding_repeated_twice
     if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
         sides = [side for side in reversed(layer.padding) for _ in range(2)]  # some networks set it again

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.batches import Batch, call
-from lcprune.repairs.layers import Layer, rows
+from lcprune.repairs.layers import Layer, at_places
 from lcprune.repairs.watch import Run, listening
 from lcprune.repairs.wiring import Site
 
@@ -62,7 +62,7 @@ def doubt(channels: int, images: int) -> float:
     return max(0.0, channels / images - 1 / _ENOUGH)
 
 
-def joined(parts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
+def mean_and_second(parts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
     """Mean and second moment of all runs of a layer; the more doubt, the less channels are related."""
     count = sum(part.count for part in parts)
     mean = torch.stack([part.mean * (part.count / count) for part in parts]).sum(0)
@@ -86,14 +86,14 @@ def measuring(model: nn.Module, sites: Sequence[Site]) -> Iterator[dict[Run, Mom
         run = name, runs[name]
         runs[name] += 1
         if run in wanted:
-            values = rows(layer, args[0], _PLACES, wanted[run])
+            values = at_places(layer, args[0], _PLACES, wanted[run])
             found.setdefault(run, Moments.like(values)).add(values)
 
     with listening(model, [""], begin, before=True), listening(model, {name for name, _ in wanted}, note, before=True):
         yield found
 
 
-def measure(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -> dict[Run, Moments]:
+def measure_moments(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -> dict[Run, Moments]:
     """The moments on some images."""
     with measuring(model, sites) as found, torch.no_grad():
         for batch in batches:

@@ -23,7 +23,7 @@ from lcprune.copies import copy_to_run
 from lcprune.errors import PlanError
 from lcprune.plan import Plan
 from lcprune.repairs.layers import groups_of, is_transposed, matrix
-from lcprune.repairs.moments import joined, measure
+from lcprune.repairs.moments import mean_and_second, measure_moments
 from lcprune.repairs.stand_ins import RIDGE, ROUNDING, can_shift, stand_in
 from lcprune.repairs.wiring import Site, Survey
 
@@ -38,11 +38,11 @@ class QuickRepair:
         self.whole = copy_to_run(whole)
         self._survey = Survey(self.whole, pytree.tree_map(lambda leaf: leaf[:2], batches[0].inputs))
         self.sites = tuple(site for site in self._survey.wiring(plan).sites if site.cut)
-        self._moments = measure(self.whole, self.sites, batches)
+        self._moments = measure_moments(self.whole, self.sites, batches)
 
     def moments(self, site: Site) -> tuple[Tensor, Tensor]:
         """Mean and second moment of what a layer reads in the whole network."""
-        return joined([self._moments[run] for run in site.runs])
+        return mean_and_second([self._moments[run] for run in site.runs])
 
     def __call__(self, small: nn.Module, plan: Plan) -> None:
         """Give a cut network its stand-ins, in place."""

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from lcprune.batches import Batch
 from lcprune.heap import trim
-from lcprune.repairs.layers import Layer, groups_of, patches, places_of, rows, write
+from lcprune.repairs.layers import Layer, at_places, groups_of, patches, places_of, write
 from lcprune.repairs.moments import doubt
 from lcprune.repairs.stages import Stage, Staged
 from lcprune.repairs.stand_ins import can_shift, left_rows, ridge, shift
@@ -94,9 +94,9 @@ def _recording(whole: nn.Module, sites: Mapping[str, Site], stage: Stage) -> Ite
         wide = layer.weight[0].numel() * groups_of(layer)
         count = len(args[0])  # of images, or of their frames
         most = max(1, min(int(stage.share * places_of(layer, count)), _PATCHES // wide // count))
-        read, given = (rows(layer, tensor, most).float() for tensor in (args[0], output))
+        read, given = (at_places(layer, tensor, most).float() for tensor in (args[0], output))
         if name in beside:
-            given += rows(layer, beside.pop(name), most).float() * _per_output(whole, sites[name])
+            given += at_places(layer, beside.pop(name), most).float() * _per_output(whole, sites[name])
         found[name] = read, given
 
     with listening(whole, sites, note), _added(whole, sites.values()) as beside:
@@ -112,7 +112,7 @@ def _fitting(whole: nn.Module, small: nn.Module, sites: Mapping[str, Site], seen
         outputs = site.columns.outputs.to(wanted.device)
         wanted, added = wanted[:, outputs], wanted.new_zeros(1)
         if name in beside:
-            added = rows(cut, beside.pop(name), wanted.shape[2]).float() * _per_output(whole, site)[outputs]
+            added = at_places(cut, beside.pop(name), wanted.shape[2]).float() * _per_output(whole, site)[outputs]
             wanted = wanted - added
         _fit(whole, small, site, args[0], before, wanted, counting(whole, site, added))
 
@@ -192,17 +192,17 @@ def _fit(
     """
     cut: Any = small.get_submodule(site.name)
     groups = len(site.columns.source)
-    now = rows(cut, given, before.shape[2]).float()
+    now = at_places(cut, given, before.shape[2]).float()
     if _alike(now, before):  # nothing before it has changed
-        gives = None if site.beside is None else rows(cut, type(cut).forward(cut, given), wanted.shape[2]).float()
+        gives = None if site.beside is None else at_places(cut, type(cut).forward(cut, given), wanted.shape[2]).float()
         if gives is None or _alike(gives, wanted):
             return
     centred = can_shift(small, site)
     weight = left_rows(whole, site)
     reads = weight.shape[2]
     source = site.columns.source.to(given.device)
-    a = before.transpose(0, 1).flatten(1).unflatten(0, (-1, reads))[source]  # (groups, reads, rows)
-    b = now.transpose(0, 1).flatten(1).unflatten(0, (groups, -1))  # (groups, kept, rows)
+    a = before.transpose(0, 1).flatten(1).unflatten(0, (-1, reads))[source]  # (groups, reads, at_places)
+    b = now.transpose(0, 1).flatten(1).unflatten(0, (groups, -1))  # (groups, kept, at_places)
     squares = b.square().mean((1, 2)).double()
     a, b = (_centre(a, 2)[0], _centre(b, 2)[0]) if centred else (a, b)
     own, cross = (b @ b.mT).double() / b.shape[2], (a @ b.mT).double() / b.shape[2]

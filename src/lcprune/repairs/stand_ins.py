@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.repairs.layers import matrix, write
-from lcprune.repairs.moments import Moments, joined
+from lcprune.repairs.moments import Moments, mean_and_second
 from lcprune.repairs.watch import Run
 from lcprune.repairs.wiring import Site
 
@@ -27,7 +27,7 @@ def stand_in(whole: nn.Module, small: nn.Module, sites: Iterable[Site], moments:
     for site in sites:
         if site.cover is None:
             continue
-        mean, second = joined([moments[run] for run in site.runs])
+        mean, second = mean_and_second([moments[run] for run in site.runs])
         weight = left_rows(whole, site)
         reads = weight.shape[2]
         kept, gone = _kept_and_gone(site, reads)

@@ -52,7 +52,7 @@ class World:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[World]:
+def this_world(device: torch.device) -> Iterator[World]:
     """This process among its siblings, if a launcher started some; on GPUs every process takes its own device."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if dist.is_available() and dist.is_initialized():

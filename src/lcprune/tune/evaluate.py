@@ -62,7 +62,7 @@ def evaluate(
     """
     where = pick_device(device)
     bf16.refuse_network(model, where, TuneError)
-    precision = bf16.settle(precision, where, TuneError)
+    precision = bf16.precision_on(precision, where, TuneError)
     training = model.training
     model.to(where).eval()
     losses, seen = [], 0

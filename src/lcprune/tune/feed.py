@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from lcprune.batches import Batch, to_device
 from lcprune.data import AnyData, ArraySplit, Augmentation, Dataset, DecodedSplit, FileSplit, OwnData
-from lcprune.data.arrays import draw, gather, pad_images
+from lcprune.data.arrays import draw_shifts, gather, pad_images
 from lcprune.data.decoded import draw_crops, middle, sample
 from lcprune.data.own import Samples
 from lcprune.errors import TuneError
@@ -142,7 +142,7 @@ def _arrays(dataset: Dataset, augment: bool, device: torch.device) -> tuple[_Dra
     height, width = dataset.train.images.shape[1:3]
     padded = pad_images(dataset.train.images.to(device), augmentation.pad)
     return (
-        lambda order, generator: draw(len(order), augmentation, generator),
+        lambda order, generator: draw_shifts(len(order), augmentation, generator),
         lambda index, drawn: gather(padded, index, drawn, height, width),
     )
 

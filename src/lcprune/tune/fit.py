@@ -16,7 +16,7 @@ from torch import nn
 from lcprune import bf16
 from lcprune.data import AnyData
 from lcprune.errors import TuneError
-from lcprune.tune.distributed import World, joined, parallel
+from lcprune.tune.distributed import World, parallel, this_world
 from lcprune.tune.evaluate import pick_device
 from lcprune.tune.feed import make_feed
 from lcprune.tune.loop import Loop, import_whole
@@ -95,7 +95,7 @@ def fit(
     teacher = teacher_of(recipe, teacher)
     where = pick_device(device)
     recipe = settled(recipe, model, where)
-    with joined(where) as world:
+    with this_world(where) as world:
         run = Training(model, dataset, recipe, folder, resume, writes=world.first)
         with training_settings(world.device, [model, teacher]):
             with one_network(run, teacher, world, workers) as loop:
@@ -115,7 +115,7 @@ def teacher_of(recipe: Recipe, teacher: nn.Module | None) -> nn.Module | None:
 def settled(recipe: Recipe, model: nn.Module, device: torch.device) -> Recipe:
     """The recipe with the precision that it comes to on a device; refused where that does not work."""
     bf16.refuse_network(model, device, TuneError)
-    return replace(recipe, precision=bf16.settle(recipe.precision, device, TuneError))
+    return replace(recipe, precision=bf16.precision_on(recipe.precision, device, TuneError))
 
 
 @contextmanager
