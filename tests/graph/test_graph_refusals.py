@@ -145,6 +145,22 @@ def test_a_branch_behind_an_operator_of_its_kind_is_seen() -> None:
     assert not graph.groups and any("shape" in reason or "run" in reason for reason in graph.frozen.values())
 
 
+class OrderedWeights(nn.Module):
+    """A layer whose weight goes through an operator that nothing is known of (as where quantization is trained for)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.conv2d(x, self.conv.weight.cummax(0).values))
+
+
+def test_a_layer_whose_weight_cannot_be_followed_has_a_reason() -> None:
+    graph = lcprune.trace(OrderedWeights(), torch.randn(2, 3, 8, 8))
+    assert not graph.groups and "cummax" in graph.frozen["conv"] and "output" in graph.frozen["head"]
+
+
 class ThroughNumpy(nn.Module):
     """What a compiler cannot see: the channels leave torch and come back."""
 

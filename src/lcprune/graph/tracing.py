@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_iter
 
 from lcprune import bf16
@@ -272,20 +273,26 @@ def _samples(discovered: Discover, args: Inputs) -> int:
 
 
 def _frozen(structure: Structure) -> dict[str, str]:
-    """Per layer that produces channels, why some of them must stay."""
+    """Per layer that produces channels, why some of them must stay; also where nothing could be followed to a layer."""
     units, roles = structure.units, axis_roles(structure.discovered)
+    filters = {
+        name: int(getattr(module, "transposed", False))
+        for name, module in structure.discovered.model.named_modules()
+        if isinstance(module, (_ConvNd, nn.Linear)) and getattr(module, "groups", 1) == 1
+    }
     frozen: dict[str, str] = {}
     stays = np.zeros(max([int(units.unit_class.max(initial=0)), *units.reasons]) + 1, bool)
     stays[list(units.reasons)] = True
     for position, axis in enumerate(structure.axes):
-        if roles.get(position) != "out":
+        layer = axis.weight.removesuffix(".weight")
+        if roles.get(position, "out" if filters.get(layer) == axis.dim else "") != "out":
             continue
         classes = units.unit_class[axis.start : axis.start + axis.length]
         stuck = classes[stays[classes]]
         if len(stuck):
             reason = units.reasons[int(stuck[0])]
             share = "" if len(stuck) == axis.length else f" ({len(stuck)} of {axis.length} channels)"
-            frozen[axis.weight.removesuffix(".weight")] = reason + share
+            frozen[layer] = reason + share
     return frozen
 
 
