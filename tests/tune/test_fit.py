@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from lcprune.errors import TuneError
 from lcprune.tune.feed import make_feed
 
 Make = Callable[..., nn.Module]
+# On a CPU, wherever the tests run: what is compared with was computed there.
+evaluate = partial(tune.evaluate, device="cpu")
+fit = partial(tune.fit, progress=False, device="cpu")
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
@@ -31,24 +35,22 @@ def test_the_digits_are_learnt_to_97_percent() -> None:
     torch.manual_seed(0)
     model = models.build("digits_resnet")
     dataset = data.load("digits")
-    result = tune.fit(
-        model, dataset, tune.recipe("baseline", epochs=10, batch_size=64, lr_decay="cosine"), progress=False
-    )
+    result = fit(model, dataset, tune.recipe("baseline", epochs=10, batch_size=64, lr_decay="cosine"))
     assert result.finished and len(result.history) == 10
-    assert tune.evaluate(model, dataset, "test").accuracy > 0.97
+    assert evaluate(model, dataset, "test").accuracy > 0.97
     assert result.val_accuracy > 0.95
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"] / 5
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(small: Make, blobs: Dataset) -> None:
-    runs = [tune.fit(small(), blobs, quick(seed=seed), progress=False).model for seed in (0, 0, 1)]
+    runs = [fit(small(), blobs, quick(seed=seed)).model for seed in (0, 0, 1)]
     assert same(runs[0], runs[1])
     assert not same(runs[0], runs[2])
 
 
 def test_steps_are_those_of_a_loop_written_by_hand(small: Make, blobs: Dataset) -> None:
     recipe = quick(epochs=2, milestones=(1,), label_smoothing=0.1)
-    trained = tune.fit(small(dropout=0.0), blobs, recipe, progress=False).model
+    trained = fit(small(dropout=0.0), blobs, recipe).model
     model = small(dropout=0.0).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
     feed = make_feed(blobs, 32, True, 0, torch.device("cpu"))
@@ -80,7 +82,7 @@ def test_the_callers_random_state_and_modes_are_left_alone(small: Make, blobs: D
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    tune.fit(model, blobs, quick(epochs=1), progress=False)
+    fit(model, blobs, quick(epochs=1))
     assert torch.equal(torch.rand(3), expected)
     assert not model.training
     assert all(p.is_contiguous() for p in model.parameters())
@@ -88,37 +90,36 @@ def test_the_callers_random_state_and_modes_are_left_alone(small: Make, blobs: D
 
 def test_two_learning_rates_for_transfer(small: Make, blobs: Dataset) -> None:
     start, model = small(), small()
-    tune.fit(
+    fit(
         model,
         blobs,
         tune.recipe("transfer", epochs=1, lr=1e-12, head_lr=0.1, weight_decay=0.0),
-        progress=False,
     )
     assert torch.allclose(model.conv.weight, start.conv.weight, atol=1e-8)
     assert not torch.allclose(model.linear.weight, start.linear.weight, atol=1e-3)
 
 
 def test_a_teacher_is_imitated_and_left_alone(small: Make, blobs: Dataset) -> None:
-    teacher = tune.fit(small(), blobs, quick(epochs=6), progress=False).model
+    teacher = fit(small(), blobs, quick(epochs=6)).model
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     torch.manual_seed(3)
     pupil = type(teacher)()
     teacher.train()  # as it comes from training; it must teach in evaluation mode all the same
-    tune.fit(pupil, blobs, quick(epochs=6, distill=1.0), teacher=teacher, progress=False)
+    fit(pupil, blobs, quick(epochs=6, distill=1.0), teacher=teacher)
     assert teacher.training
-    assert tune.evaluate(pupil, blobs, "test").accuracy > 0.9
+    assert evaluate(pupil, blobs, "test").accuracy > 0.9
     assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
     with pytest.raises(TuneError, match="needs a teacher"):
-        tune.fit(small(), blobs, quick(distill=0.5))
+        fit(small(), blobs, quick(distill=0.5))
 
 
 def test_recalibration_repairs_wrong_statistics(small: Make, blobs: Dataset) -> None:
-    model = tune.fit(small(), blobs, quick(epochs=6), progress=False).model
-    good = tune.evaluate(model, blobs, "val")
+    model = fit(small(), blobs, quick(epochs=6)).model
+    good = evaluate(model, blobs, "val")
     model.bn.running_mean += 10
-    broken = tune.evaluate(model, blobs, "val")
-    tune.recalibrate(model, blobs, images=120)
-    repaired = tune.evaluate(model, blobs, "val")
+    broken = evaluate(model, blobs, "val")
+    tune.recalibrate(model, blobs, images=120, device="cpu")
+    repaired = evaluate(model, blobs, "val")
     assert broken.loss > repaired.loss + 0.5
     assert repaired.loss == pytest.approx(good.loss, abs=0.1)
     assert model.bn.momentum == 0.1
@@ -136,7 +137,7 @@ def test_recalibration_repairs_wrong_statistics(small: Make, blobs: Dataset) -> 
     ],
 )
 def test_options_still_learn(small: Make, blobs: Dataset, changes: dict[str, object]) -> None:
-    result = tune.fit(small(), blobs, quick(epochs=6, **changes), progress=False)
+    result = fit(small(), blobs, quick(epochs=6, **changes))
     assert result.val_accuracy > 0.9
 
 
@@ -145,13 +146,13 @@ def test_evaluate_counts_every_image_once(small: Make, blobs: Dataset) -> None:
     images, labels = next(iter(blobs.batches("test", 1000)))
     with torch.no_grad():
         logits = model(images)
-    loss, accuracy = tune.evaluate(model, blobs, "test", batch_size=7)
+    loss, accuracy = evaluate(model, blobs, "test", batch_size=7)
     assert loss == pytest.approx(float(functional.cross_entropy(logits, labels)), rel=1e-5)
     assert accuracy == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
 
 
 def test_files_of_a_run(small: Make, blobs: Dataset, tmp_path: Path) -> None:
-    result = tune.fit(small(), blobs, quick(eval_every=3), run_dir=tmp_path, progress=False)
+    result = fit(small(), blobs, quick(eval_every=3), run_dir=tmp_path)
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [1, 2, 3, 4]
     assert [record["val_accuracy"] is not None for record in records] == [False, False, True, True]
@@ -177,6 +178,6 @@ def test_image_files_are_trained_on_too(small: Make, tmp_path: Path) -> None:
         return nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(48, 2))
 
     recipe = tune.recipe("transfer", epochs=3, batch_size=4, lr=0.05, head_lr=None)
-    one, two = (tune.fit(net(), dataset, recipe, workers=n, progress=False) for n in (0, 2))
+    one, two = (fit(net(), dataset, recipe, workers=n) for n in (0, 2))
     assert one.val_accuracy == 1.0
     assert same(one.model, two.model)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import killed_training
@@ -24,6 +25,7 @@ from lcprune.tune import checkpoint, loop
 from lcprune.tune.step import Stepper
 
 Make = Callable[..., nn.Module]
+fit = partial(tune.fit, progress=False, device="cpu")  # the same bits need a CPU
 
 SCRIPT = Path(__file__).with_name("killed_training.py")
 
@@ -86,10 +88,10 @@ def quick(**changes: object) -> tune.Recipe:
 
 
 def test_out_of_time_is_not_finished_and_can_go_on(small: Make, blobs: Dataset, tmp_path: Path) -> None:
-    whole = tune.fit(small(), blobs, quick(), progress=False)
-    part = tune.fit(small(), blobs, quick(), run_dir=tmp_path, max_seconds=0.0, progress=False)
+    whole = fit(small(), blobs, quick())
+    part = fit(small(), blobs, quick(), run_dir=tmp_path, max_seconds=0.0)
     assert not part.finished
-    rest = tune.fit(small(), blobs, quick(), run_dir=tmp_path, resume=True, progress=False)
+    rest = fit(small(), blobs, quick(), run_dir=tmp_path, resume=True)
     assert rest.finished and len(rest.history) == 3
     assert all(
         torch.equal(a, b)
@@ -98,8 +100,8 @@ def test_out_of_time_is_not_finished_and_can_go_on(small: Make, blobs: Dataset, 
 
 
 def test_a_finished_run_is_read_back(small: Make, blobs: Dataset, tmp_path: Path) -> None:
-    first = tune.fit(small(), blobs, quick(), run_dir=tmp_path, progress=False)
-    again = tune.fit(small(), blobs, quick(), run_dir=tmp_path, resume=True, progress=False)
+    first = fit(small(), blobs, quick(), run_dir=tmp_path)
+    again = fit(small(), blobs, quick(), run_dir=tmp_path, resume=True)
     assert again.history == first.history
     assert torch.equal(first.model.linear.weight, again.model.linear.weight)
 
@@ -117,25 +119,25 @@ def test_a_nan_stops_with_epoch_step_and_checkpoint(small: Make, blobs: Dataset,
             return self.inner(x) * (float("nan") if self.steps >= 8 else 1.0)
 
     with pytest.raises(TuneError, match=r"the loss is nan in epoch 2, step 3 of 5 .*last good checkpoint is .*tensors"):
-        tune.fit(Breaks(), blobs, quick(), run_dir=tmp_path, checkpoint_seconds=0, progress=False)
+        fit(Breaks(), blobs, quick(), run_dir=tmp_path, checkpoint_seconds=0)
     with pytest.raises(TuneError, match="no checkpoint yet"):
-        tune.fit(Breaks(), blobs, quick(), progress=False)
+        fit(Breaks(), blobs, quick())
 
 
 def test_a_run_folder_is_not_overwritten_nor_mixed_up(small: Make, blobs: Dataset, tmp_path: Path) -> None:
-    tune.fit(small(), blobs, quick(), run_dir=tmp_path, progress=False)
+    fit(small(), blobs, quick(), run_dir=tmp_path)
     with pytest.raises(TuneError, match="holds a run already"):
-        tune.fit(small(), blobs, quick(), run_dir=tmp_path, progress=False)
+        fit(small(), blobs, quick(), run_dir=tmp_path)
     with pytest.raises(TuneError, match=r"lr was 0\.05 and is 0\.5"):
-        tune.fit(small(), blobs, quick(lr=0.5), run_dir=tmp_path, resume=True, progress=False)
+        fit(small(), blobs, quick(lr=0.5), run_dir=tmp_path, resume=True)
 
 
 def test_a_damaged_checkpoint_says_so(small: Make, blobs: Dataset, tmp_path: Path) -> None:
-    tune.fit(small(), blobs, quick(), run_dir=tmp_path, progress=False)
+    fit(small(), blobs, quick(), run_dir=tmp_path)
     file = tmp_path / "checkpoint.safetensors"
     file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(TuneError, match="is damaged"):
-        tune.fit(small(), blobs, quick(), run_dir=tmp_path, resume=True, progress=False)
+        fit(small(), blobs, quick(), run_dir=tmp_path, resume=True)
 
 
 def test_ctrl_c_is_not_lost_in_an_import_that_swallows_it(monkeypatch: pytest.MonkeyPatch) -> None:
