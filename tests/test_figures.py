@@ -240,19 +240,6 @@ def test_imagenet_and_searches(capsys: pytest.CaptureFixture[str]) -> None:
         assert len(lines) >= 5 and [line for line in lines if line not in page] == []
 
 
-def test_searches_that_were_made_again() -> None:
-    page = " ".join((ROOT / "docs" / "repair.md").read_text(encoding="utf-8").split())
-    stored = record("results/repair.json")
-    before = [row for row in stored["measure"] if (row["network"], row["method"]) == ("resnet56", "lcp")]
-    for rows in (stored["again"], before):
-        cells = [f"{100 * row['accuracy']:.1f}" for row in rows if (row["seed"], row["how"]) == (0, "auto")]
-        assert f"{', '.join(cells[:-1])} and {cells[-1]} %" in page
-    page = " ".join((ROOT / "docs" / "imagenet.md").read_text(encoding="utf-8").split())
-    for row in (row for row in record("results/imagenet.json")["again"] if row["how"] == "auto"):
-        network = {"mobilenet_v2": "MobileNetV2", "resnet50": "ResNet-50"}[row["network"]]
-        assert f"{network} at {row['limit'].replace('%', ' %')} has {100 * row['accuracy']:.1f} %" in page
-
-
 def test_what_the_order_gains() -> None:
     judged = (("labels", "l2"), ("divergence", "l2"), ("divergence", "rebuilt"))
     lines = {("naive", None, "l2"): "| naive pruning | `l2` |"}
