@@ -67,6 +67,26 @@ def test_export_writes_a_network_that_was_compared(lcprune, halved, form, name, 
     assert lcprune("export", halved["uniform"], "--format", form, "--out", name).code == 2
 
 
+def test_export_to_onnx_warns_of_widths_that_processors_dislike(lcprune, trained, halved):
+    cut = [
+        "prune",
+        trained,
+        "--macs",
+        "50%",
+        "--method",
+        "uniform",
+        "--repair",
+        "none",
+        "--multiple-of",
+        8,
+        "--no-report",
+    ]
+    assert lcprune(*cut, "--out", "eights", "-q").code == 0
+    for folder, warned in ((halved["uniform"], True), ("eights", False)):
+        said = lcprune("export", folder, "--out", "warned.onnx", "--force")
+        assert said.code == 0 and ("--multiple-of 8" in said.out) is warned
+
+
 def test_compare_gives_mean_and_deviation_in_three_forms(lcprune, trained, few, quick, tmp_path):
     said = lcprune(
         "compare", trained, "--macs", "50%", "--methods", "uniform,naive", "--seeds", 2, "--epochs", 1,

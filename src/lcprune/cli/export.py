@@ -14,6 +14,8 @@ from lcprune.cli.show import console, print_json
 from lcprune.limit import format_count
 from lcprune.runs import RunFolder
 
+_STEP = 8  # filters that ONNX Runtime computes together on many processors
+
 
 @o.also(*o.SOURCE, "json_", "debug")
 def export(
@@ -52,6 +54,16 @@ def export(
     else:
         size = format_count(done.bytes)
         console().print(f"{done.path}: {size}B, reloaded and compared: largest difference {done.max_error:.1e}")
+        if format == "onnx" and network.plan is not None:
+            channels = [layer["channels"] for layer in network.plan.layers.values()]
+            widths = [after for before, after in channels if after < before]
+            if odd := sum(width % _STEP > 0 for width in widths):
+                words = (
+                    f"{odd} of {len(widths)} cut layers have widths that are no multiple of {_STEP}: on processors this"
+                )
+                console().print(
+                    f"{words} can cost ONNX Runtime more than the cut saves; prune with --multiple-of {_STEP}"
+                )
 
 
 @o.also("json_", "debug")
