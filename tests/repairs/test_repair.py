@@ -67,6 +67,26 @@ def test_some_images_make_random_networks_better(name: str) -> None:
     assert done.to_json()["distances"] == done.distances
 
 
+def test_a_mixture_is_a_mean_and_closer_than_what_it_is_made_of() -> None:
+    won = 0
+    for name in NETWORKS:
+        case = half(name, count=60)
+        small, done = mend(case.model, case.plan, case.plan.apply(case.model), pairs(case.images), progress=False)
+        if done.how != "mixture":
+            continue
+        assert done.distances["mixture"] < min(done.distances["stand-ins"], done.distances["refit"])
+        ends = [
+            mend(case.model, case.plan, case.plan.apply(case.model), pairs(case.images), how, progress=False)[0]
+            for how in ("stand-ins", "refit")
+        ]
+        first, second, mixed = (network.state_dict() for network in (*ends, small))
+        shares = [(mixed[key] - first[key]) / (second[key] - first[key]) for key in mixed if "weight" in key]
+        middle = [float(share[share.isfinite()].median()) for share in shares if bool(share.isfinite().any())]
+        assert middle and all(min(abs(share - known) for known in (0.25, 0.5, 0.75)) < 1e-3 for share in middle)
+        won += 1
+    assert won
+
+
 @pytest.mark.parametrize("name", ["plain", "without norms", "tokens"])
 @pytest.mark.parametrize("how", ["auto", "stand-ins", "refit", "distil"])
 @pytest.mark.parametrize("value", [0.0, 0.7])

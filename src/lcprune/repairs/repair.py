@@ -35,6 +35,7 @@ logger = logging.getLogger("lcprune")
 
 AUTO, NONE = "auto", "none"
 STATISTICS, STAND_INS, REFIT, DISTIL = "statistics", "stand-ins", "refit", "distil"
+MIXTURE = "mixture"  # of stand-ins and a refit
 HOW = (AUTO, NONE, STATISTICS, STAND_INS, REFIT, DISTIL)
 IMAGES = 1000
 
@@ -44,6 +45,7 @@ _RENEWING = 1000  # images, at most, that new statistics are told from
 _FAR = 0.2  # from the whole network: nearer ones follow it from image to image
 _HELD_BACK = 5  # one of so many images judges, and is not fitted to
 _BYTES = 2**30  # for what a refit keeps in memory at once, on a CPU
+_SHARES = (0.25, 0.5, 0.75)  # of the refit in a mixture
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Repair:
     """What was done to a cut network, and what it was good for.
 
     Attributes:
-        how: what was done: "none", "statistics", "stand-ins", "refit" or "distil".
+        how: what was done: "none", "statistics", "stand-ins", "refit", "mixture" (of these two) or "distil".
         distances: what was tried -> distance of its outputs from the whole network's, on images held back: squared
             difference, as a share of how much the outputs differ from image to image; of scores of classes, the
             divergence of probabilities. "none" is the network as cut.
@@ -102,10 +104,10 @@ def repair(
         model: the whole network; it is not changed.
         plan: what to keep.
         data: batches of inputs alone, or of (input, target), whose targets are not looked at.
-        how: "auto" tries new batch-norm statistics, stand-ins and a refit, and takes what is closest to the whole
-            network on images that are held back from fitting; or one of "none", "statistics", "stand-ins", "refit"; or
-            "distil", which trains the cut network to give what the whole one gives, at two learning rates, and takes
-            the closer.
+        how: "auto" tries new batch-norm statistics, stand-ins, a refit, and means of the last two, and takes what is
+            closest to the whole network on images that are held back from fitting; or one of "none", "statistics",
+            "stand-ins", "refit"; or "distil", which trains the cut network to give what the whole one gives, at two
+            learning rates, and takes the closer.
         images: that are drawn from the data.
         classes: outputs are scores of classes, so that what counts is the divergence of their probabilities.
         seed: of the draw.
@@ -232,6 +234,9 @@ class _Work:
         if len(tried := apart.get(best, [])) == 2 and tried[1] >= tried[0] > _FAR:
             # Statistics that follow the whole network's did not help: so little is left of it that the images' own may.
             self._try(best, [False])
+        if how in (AUTO, DISTIL):
+            self._mix()
+            best = self._order()[0]
         if how == DISTIL:
             images = together(self.fitted)
             for rate in RATES:
@@ -266,6 +271,19 @@ class _Work:
             cuts = [Fitted(network, functools.partial(self._renewing, network, follow)) for network, follow in pairs]
             refit(self.whole, cuts, self.wiring, self.stages, self.fitted)
         return [self._consider(name, network) for network in networks]
+
+    def _mix(self) -> None:
+        """Try means of what stand-ins and a refit gave. Both miss the whole network in their own way."""
+        if not self.kept.keys() >= {STAND_INS, REFIT}:
+            return
+        refitted = dict(named_tensors(self.kept[REFIT]))
+        for share in _SHARES:
+            network = copy_to_run(self.kept[STAND_INS])
+            with torch.no_grad():
+                for name, tensor in named_tensors(network):
+                    if tensor.is_floating_point():
+                        tensor.lerp_(refitted[name], share)
+            self._consider(MIXTURE, network)
 
     def _renewing(
         self, network: nn.Module, follow: bool | None, others: Collection[str]
