@@ -254,6 +254,8 @@ class Watch(TorchDispatchMode):
                 self.seen[known.giver].norm, seen.behind = name, known.giver
 
     def _after(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self._looking:
+            return
         if name in self.layers:
             self._look_at(name, self.layers[name], args, output)
             del self._inside[self._inside.index(name) :]
