@@ -286,6 +286,9 @@ class Watch(TorchDispatchMode):
         if inputs is None or not isinstance(output, Tensor) or inputs.ndim < least:
             seen.why = "it is not called with one batch of images"
             return
+        if not inputs.numel() or not output.numel():  # as of boxes, where none is found
+            seen.why = "nothing of the first images reaches it"
+            return
         self.order.setdefault(name, len(self.order))
         for tensor in (inputs, output):
             places = max(1, math.prod(size_of(layer, tensor)[1:]))
