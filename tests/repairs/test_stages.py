@@ -143,6 +143,18 @@ class _Inner(nn.Module):
         return normed + self.layer(normed)
 
 
+class _Shrinks(nn.Module):
+    """Reads large maps of which its layer sees the maxima."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        small = nn.functional.max_pool2d(x, 8)
+        return small + self.layer(torch.relu(small))
+
+
 class _Handles(_Residual):
     """Goes on if a block fails."""
 
@@ -293,6 +305,23 @@ def test_what_arrives_at_a_gate_and_frames_of_an_image_take_room() -> None:
     gates = Survey(model, x).wiring(_no_cut(model, _batches(x, 2))).gates
     assert gates[0].numbers == 4 * 16 * 64
     assert gates[0].behind["two"] == [(4, 8, 64)] * 2
+
+
+def test_early_stages_have_room_for_what_arrives_later() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Upsample(scale_factor=8), _Shrinks()),
+        *(nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding=1), nn.Flatten(), nn.Linear(128, 3)),
+    ).eval()
+    batches = _batches(torch.randn(64, 3, 8, 8), 2)
+    planned = _planned(model, batches, 2**20)
+    assert len(planned) > 1 and planned[0].images * 8 * 64 * 64 * 4 <= 2**20
+    run, read = Staged(model, batches), dict[str, int]()
+    with torch.no_grad():
+        for stage, following in zip(planned, [*planned[1:], None], strict=True):
+            with listening(model, stage.layers, lambda name, _, args: read.update({name: len(args[0])}), before=True):
+                run.run(stage, following, {})
+            assert {read[name] for name in stage.layers} == {stage.images}
 
 
 def _halved(model: nn.Module, x: Tensor) -> lcprune.Plan:
