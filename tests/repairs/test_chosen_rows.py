@@ -8,7 +8,7 @@ from dependent import images, pairs
 from torch import Tensor, nn
 
 import lcprune
-from lcprune.repairs import distil, mend
+from lcprune.repairs import distil, mend, stages
 
 HOW = ["stand-ins", "refit", "auto", "distil"]
 
@@ -44,6 +44,29 @@ def test_layers_that_nothing_reaches_are_named(how: str, monkeypatch: pytest.Mon
     _, done = mend(model, plan, plan.apply(model), pairs(inputs), how, progress=False)
     assert set(done.left) == {"body.0", "body.3"}
     assert all("nothing of the first images" in why for why in done.left.values())
+
+
+class _Detector(nn.Module):
+    """Large maps first."""
+
+    def __init__(self, least: float) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3))
+        self.expert = _Expert(least)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.expert(self.backbone(x).mean((2, 3)))
+
+
+def test_a_stage_may_begin_before_a_layer_that_nothing_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "_MORE", 0)  # another stage wherever one may begin
+    torch.manual_seed(0)
+    model, inputs = _Detector(-1e9).eval(), images(3, 10, 10, count=40)
+    graph = lcprune.trace(model, inputs)
+    model.expert.least = 1e9
+    plan = graph.plan([range(group.size // 2) for group in graph.groups])
+    _, done = mend(model, plan, plan.apply(model), pairs(inputs), "refit", progress=False)
+    assert set(done.left) == {"expert.body.0", "expert.body.3"}
 
 
 @pytest.mark.parametrize("how", HOW)
