@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -168,7 +170,7 @@ class _Handles(_Residual):
 
 
 def _gates(model: nn.Module, inputs: Tensor) -> list[str]:
-    return [name for name, *_ in Watch(model.eval(), inputs[:2]).gates()]
+    return [name for name, *_ in Watch(model.eval(), inputs[:2]).gates]
 
 
 def test_a_gate_is_where_all_goes_through() -> None:
@@ -182,6 +184,14 @@ def test_no_gate_lies_where_a_network_keeps_something_or_between_the_runs_of_a_n
     assert _gates(_Keeps(), x) == ["", "norm"]
     assert _gates(_LateNumber(passes_by=False), x) == [""]
     assert _gates(_NormTwice(passes_by=False), x) == ["", "blocks.2", "head"]
+
+
+def test_no_feature_map_stays_when_the_gates_are_known() -> None:
+    model, read = _Residual(passes_by=False).eval(), list[weakref.ref[Tensor]]()
+    with listening(model, ["blocks.0", "head"], lambda name, _, args: read.append(weakref.ref(args[0])), before=True):
+        watch = Watch(model, torch.randn(2, 3, 8, 8))
+    gc.collect()
+    assert watch.gates and len(read) == 2 and all(one() is None for one in read)
 
 
 def _batches(images: Tensor, size: int) -> list[Batch]:

@@ -104,7 +104,11 @@ class _Known:
 
 
 class Watch(TorchDispatchMode):
-    """Notes what layers read, and who reads what they give, while a network in evaluation mode runs on a few images."""
+    """Notes what layers read, and who reads what they give, while a network in evaluation mode runs on a few images.
+
+    `gates` are modules through whose first argument all goes that later ones read of the inputs; with each, when it
+    began, and how many numbers of one image arrive there.
+    """
 
     def __init__(self, model: nn.Module, inputs: Any) -> None:
         super().__init__()
@@ -131,7 +135,9 @@ class Watch(TorchDispatchMode):
         with torch.no_grad(), hooks[0], hooks[1], self:
             for output in tensors(leaves(call(model, inputs))):
                 self._read(output)
+        self.gates = self._kept_gates()
         self._tensors.clear()
+        self._gates.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._looking:
@@ -166,11 +172,7 @@ class Watch(TorchDispatchMode):
             self._know(result).places = math.prod(args[0].shape[2:])
         return result
 
-    def gates(self) -> list[tuple[str, int, int]]:
-        """Modules through whose first argument all goes that later ones read of the inputs.
-
-        With each, when it began, and how many numbers of one image arrive there.
-        """
+    def _kept_gates(self) -> list[tuple[str, int, int]]:
         once = ((name, *found) for name, found in self._gates.items() if self.seen[name].times == 1)
         return [(name, clock, given.numel() // self._images) for name, clock, given in once]
 

@@ -81,7 +81,7 @@ class Survey:
         self._gates = tuple(self._found())
 
     def _found(self) -> Iterator[Gate]:
-        gates = [("", 0, 0), *(gate for gate in self.watch.gates() if gate[0])]
+        gates = [("", 0, 0), *(gate for gate in self.watch.gates if gate[0])]
         for place, (name, clock, _) in enumerate(gates):
             layers = ((layer, self.watch.seen[layer]) for layer in self.watch.layers)
             behind = {layer: seen.maps for layer, seen in layers if seen.began >= clock}
