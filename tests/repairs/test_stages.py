@@ -63,6 +63,14 @@ class _NormTwice(_Residual):
         return self.head(self.blocks[2](self.norm(self.blocks[1](given))).mean((2, 3)))
 
 
+class _LateNorm(_Residual):
+    """A norm reads what a block has read before it."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        given = self.blocks[0](torch.relu(self.norm(self.stem(x))))
+        return self.head(self.blocks[1](given).mean((2, 3))), self.blocks[2].norm(given)
+
+
 class _Between(_Residual):
     """Does something to what the second block reads, knowing the images that the network was called with."""
 
@@ -176,7 +184,9 @@ def _gates(model: nn.Module, inputs: Tensor) -> list[str]:
 def test_a_gate_is_where_all_goes_through() -> None:
     x = torch.randn(2, 3, 8, 8)
     assert _gates(_Residual(passes_by=False), x) == ["", "norm", "blocks.0", "blocks.1", "blocks.2", "head"]
-    assert _gates(_Residual(passes_by=True), x) == ["", "norm", "blocks.0", "head"]
+    assert _gates(_Residual(passes_by=True), x) == ["", "norm", "head"]
+    assert _gates(_LateNorm(passes_by=False), x) == ["", "norm", "blocks.0", "blocks.2.norm"]
+    assert _gates(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Dropout(), nn.Conv2d(8, 3, 1)), x) == ["", "2"]
 
 
 def test_no_gate_lies_where_a_network_keeps_something_or_between_the_runs_of_a_norm() -> None:
@@ -368,11 +378,12 @@ def test_layers_that_the_whole_network_left_out_are_not_fitted() -> None:
 
 
 @pytest.mark.usefixtures("at_every_gate")
-@pytest.mark.parametrize("kind", [_Residual, _NormTwice])
+@pytest.mark.parametrize("kind", [_Residual, _NormTwice, _LateNorm])
 @pytest.mark.parametrize("follow", [None, True, False])
 def test_a_refit_in_stages_is_the_refit_at_once(
     monkeypatch: pytest.MonkeyPatch, follow: bool | None, kind: type[_Residual]
 ) -> None:
+    monkeypatch.setitem(_Work.__init__.__globals__, "_CPU_NUMBERS", 2**12)  # several batches
     torch.manual_seed(0)
     model = settled(kind(passes_by=False)).double()
     x = torch.randn(40, 3, 8, 8, dtype=torch.float64)

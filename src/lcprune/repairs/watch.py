@@ -125,6 +125,7 @@ class Watch(TorchDispatchMode):
         self._inside: list[str] = []
         self._clock = 0  # operators so far
         self._gates: dict[str, tuple[int, Tensor]] = {}  # modules that may be one: when they began, and what they read
+        self._ended: set[str] = set()  # of these, those that have run
         self._hidden = False  # something may pass by later gates unseen: a number, or what a module keeps
         self._looking = False  # what runs now is not the network
         hooks = listening(model, modules, self._before, before=True), listening(model, modules, self._after)
@@ -212,10 +213,10 @@ class Watch(TorchDispatchMode):
             self.seen[known.giver].reads += 1
 
     def _pass_by(self, tensor: Tensor) -> None:
-        """A tensor from before a gate is read behind it: it is no gate."""
+        """A tensor from before a gate is read behind it: it is no gate. Inside, what the gate was given is another."""
         if (known := self._tensors.get(id(tensor))) is not None:
             later = itertools.takewhile(lambda gate: gate[1][0] >= known.born, reversed(self._gates.items()))
-            for name in [name for name, (_, given) in later if given is not tensor]:
+            for name in [name for name, (_, given) in later if given is not tensor or name in self._ended]:
                 del self._gates[name]
 
     def _note_sum(self, first: Tensor, second: Tensor) -> str | None:
@@ -248,8 +249,9 @@ class Watch(TorchDispatchMode):
             known = self._know(args[0])
             known.noted.append((self._clock, (name, True)))
             self._gates.pop(name, None)
-            clock, given = next(reversed(self._gates.values()), (-1, None))
-            nested = clock == self._clock and given is args[0]  # the outer one is the gate
+            self._ended.discard(name)
+            outer, (clock, given) = next(reversed(self._gates.items()), ("", (-1, None)))
+            nested = clock == self._clock and given is args[0] and outer not in self._ended  # the outer one is the gate
             if not nested and not self._hidden:
                 self._gates[name] = self._clock, args[0]
             if name in self._norms and known.giver is not None:
@@ -258,6 +260,7 @@ class Watch(TorchDispatchMode):
     def _after(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self._looking:
             return
+        self._ended.add(name)
         if name in self.layers:
             self._look_at(name, self.layers[name], args, output)
             del self._inside[self._inside.index(name) :]
