@@ -29,7 +29,7 @@ from torch.nn import functional
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from lcprune import data, models, tune
-from lcprune.data.arrays import draw, gather, pad_images
+from lcprune.data.arrays import draw_shifts, gather, pad_images
 from lcprune.files import write_json
 from lcprune.tune.feed import make_feed
 from lcprune.tune.step import Stepper
@@ -80,7 +80,7 @@ def plain(name: str, dataset: data.Dataset, recipe: tune.Recipe, device: torch.d
     def run(steps: int) -> None:
         for _ in range(steps):
             index = torch.randint(len(labels), (recipe.batch_size,), generator=generator).to(device)
-            drawn = draw(len(index), dataset.augmentation, generator).to(images.device)
+            drawn = draw_shifts(len(index), dataset.augmentation, generator).to(images.device)
             batch = gather(padded, index, drawn, *images.shape[1:3])
             inputs = (batch.permute(0, 3, 1, 2).contiguous().float() / 255 - mean) / std
             optimizer.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import pkgutil
@@ -87,6 +88,20 @@ def test_importing_every_module_hides_no_public_name() -> None:
         if not module.name.endswith("__main__"):
             __import__(module.name)
     assert {name: getattr(lcprune, name) for name in lcprune.__all__} == public
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_scripts_import_names_that_exist(folder: str) -> None:
+    """Few of them run in the tests, and mypy does not look at them."""
+    wrong = []
+    for script in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(script.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lcprune":
+                own = {name.name for name in node.names}
+                module = importlib.import_module(str(node.module))
+                inner = {found.name for found in pkgutil.iter_modules(getattr(module, "__path__", []))}
+                wrong += [f"{script.name}: {node.module}.{name}" for name in own - inner if not hasattr(module, name)]
+    assert wrong == []
 
 
 def test_other_names_do_not_exist() -> None:

@@ -55,6 +55,10 @@ def copy_to_run(model: nn.Module) -> nn.Module:
     return copy_of(model).eval()
 
 
+def _has_gradients(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """The network inside `DataParallel`, `DistributedDataParallel` and `torch.compile`."""
     while True:
@@ -71,7 +75,7 @@ def copy_with(model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.M
     for name, tensor in named_tensors(model):
         new = change(name, tensor.detach())
         if isinstance(tensor, nn.Parameter):
-            new = nn.Parameter(new, requires_grad=tensor.requires_grad and new.is_floating_point())
+            new = nn.Parameter(new, requires_grad=tensor.requires_grad and _has_gradients(new))
         memo[id(tensor)] = new
     for module in model.modules():
         for value in vars(module).values():

@@ -51,13 +51,22 @@ class Named(nn.Module):
         return {"out": self.inner(x)}
 
 
+class NamedLoss(nn.CrossEntropyLoss):
+    """Takes the scores out of the dict."""
+
+    def forward(self, output: dict[str, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
+        return super().forward(output["out"], target)
+
+
 @pytest.mark.parametrize("options", [{}, {"method": "naive", "metric": "taylor"}, {"method": "morphnet"}])
 def test_outputs_that_cross_entropy_cannot_compare_are_named(options):
     masks = torch.zeros(8, 4, 4, dtype=torch.int64)
     with pytest.raises(lcprune.DataError, match=r"outputs that are a dict of 'out'.*Evaluation\(data, loss_fn="):
         prune((IMAGES, masks), Named().eval(), **options)
-    own = lcprune.Evaluation([(IMAGES, masks)], lambda output, mask: nn.functional.cross_entropy(output["out"], mask))
-    assert lcprune.prune(Named().eval(), IMAGES[:1], macs=0.6, method=QUICK, data=own, progress=False).plan.macs
+    for loss in (NamedLoss(), lambda output, mask: nn.functional.cross_entropy(output["out"], mask)):
+        own = lcprune.Evaluation([(IMAGES, masks)], loss)
+        settings = {"method": QUICK, "data": own, "progress": False, **options}
+        assert lcprune.prune(Named().eval(), IMAGES[:1], macs=0.6, **settings).plan.macs
     assert prune(IMAGES, Named().eval()).plan.macs
 
 

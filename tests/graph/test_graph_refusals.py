@@ -161,6 +161,28 @@ def test_a_layer_whose_weight_cannot_be_followed_has_a_reason() -> None:
     assert not graph.groups and "cummax" in graph.frozen["conv"] and "output" in graph.frozen["head"]
 
 
+class NormOfFew(nn.Module):
+    """Normalises what is large, if there is anything."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 6, 1), norm, nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = (x.amax((1, 2, 3)) > 10).nonzero()[:, 0]
+        return self.head(self.norm(self.conv(x[large])))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(6), nn.GroupNorm(3, 6)], ids=str)
+def test_a_norm_of_nothing_is_cut_like_any_other_or_has_a_reason(norm: nn.Module) -> None:
+    model, x = NormOfFew(norm).eval(), torch.randn(2, 3, 8, 8)
+    graph = lcprune.trace(model, x)
+    smaller = graph.plan(select(graph, "half")).apply(model)
+    assert smaller(x + 20).shape == (2, 4, 8, 8)
+    assert graph.groups or "norm: nothing of the example is normalised" in graph.frozen["conv"]
+    assert lcprune.trace(model, x + 20).groups
+
+
 class ThroughNumpy(nn.Module):
     """What a compiler cannot see: the channels leave torch and come back."""
 

@@ -42,6 +42,17 @@ class _Tied(nn.Module):
         return self.one(x) + self.two(2 * x)
 
 
+class _Adapted(nn.Linear):
+    """A layer with layers of its own, as adapters of low rank are."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 4)
+        self.down, self.up = nn.Linear(8, 2), nn.Linear(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.up(self.down(x))
+
+
 def _old_weight_norm(layer: nn.Module) -> nn.Module:
     with pytest.warns(FutureWarning):
         return nn.utils.weight_norm(layer)
@@ -69,6 +80,16 @@ def test_layers_that_cannot_be_repaired_are_named(reader: Any, why: str, how: st
     small, done = mend(model, plan, cut, pairs(inputs), how, progress=False)
     assert list(done.left) == ["2"] and why in done.left["2"]
     assert same(small, cut)
+
+
+@pytest.mark.parametrize("how", ["auto", "stand-ins", "refit"])
+def test_of_layers_inside_of_a_layer_the_outer_one_is_named(how: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), _Adapted())
+    inputs = images(3)
+    plan = lcprune.trace(model, inputs[:2]).plan({"0": range(5)})
+    _, done = mend(model, plan, plan.apply(model), pairs(inputs), how, progress=False)
+    assert list(done.left) == ["2"] and "_Adapted does more" in done.left["2"]
 
 
 def test_layers_that_share_a_weight_are_named() -> None:

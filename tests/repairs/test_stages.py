@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,6 +61,14 @@ class _NormTwice(_Residual):
     def forward(self, x: Tensor) -> Tensor:
         given = self.blocks[0](torch.relu(self.norm(self.stem(x))))
         return self.head(self.blocks[2](self.norm(self.blocks[1](given))).mean((2, 3)))
+
+
+class _LateNorm(_Residual):
+    """A norm reads what a block has read before it."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        given = self.blocks[0](torch.relu(self.norm(self.stem(x))))
+        return self.head(self.blocks[1](given).mean((2, 3))), self.blocks[2].norm(given)
 
 
 class _Between(_Residual):
@@ -143,6 +153,18 @@ class _Inner(nn.Module):
         return normed + self.layer(normed)
 
 
+class _Shrinks(nn.Module):
+    """Reads large maps of which its layer sees the maxima."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        small = nn.functional.max_pool2d(x, 8)
+        return small + self.layer(torch.relu(small))
+
+
 class _Handles(_Residual):
     """Goes on if a block fails."""
 
@@ -156,13 +178,15 @@ class _Handles(_Residual):
 
 
 def _gates(model: nn.Module, inputs: Tensor) -> list[str]:
-    return [name for name, *_ in Watch(model.eval(), inputs[:2]).gates()]
+    return [name for name, *_ in Watch(model.eval(), inputs[:2]).gates]
 
 
 def test_a_gate_is_where_all_goes_through() -> None:
     x = torch.randn(2, 3, 8, 8)
     assert _gates(_Residual(passes_by=False), x) == ["", "norm", "blocks.0", "blocks.1", "blocks.2", "head"]
-    assert _gates(_Residual(passes_by=True), x) == ["", "norm", "blocks.0", "head"]
+    assert _gates(_Residual(passes_by=True), x) == ["", "norm", "head"]
+    assert _gates(_LateNorm(passes_by=False), x) == ["", "norm", "blocks.0", "blocks.2.norm"]
+    assert _gates(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Dropout(), nn.Conv2d(8, 3, 1)), x) == ["", "2"]
 
 
 def test_no_gate_lies_where_a_network_keeps_something_or_between_the_runs_of_a_norm() -> None:
@@ -170,6 +194,14 @@ def test_no_gate_lies_where_a_network_keeps_something_or_between_the_runs_of_a_n
     assert _gates(_Keeps(), x) == ["", "norm"]
     assert _gates(_LateNumber(passes_by=False), x) == [""]
     assert _gates(_NormTwice(passes_by=False), x) == ["", "blocks.2", "head"]
+
+
+def test_no_feature_map_stays_when_the_gates_are_known() -> None:
+    model, read = _Residual(passes_by=False).eval(), list[weakref.ref[Tensor]]()
+    with listening(model, ["blocks.0", "head"], lambda name, _, args: read.append(weakref.ref(args[0])), before=True):
+        watch = Watch(model, torch.randn(2, 3, 8, 8))
+    gc.collect()
+    assert watch.gates and len(read) == 2 and all(one() is None for one in read)
 
 
 def _batches(images: Tensor, size: int) -> list[Batch]:
@@ -295,6 +327,23 @@ def test_what_arrives_at_a_gate_and_frames_of_an_image_take_room() -> None:
     assert gates[0].behind["two"] == [(4, 8, 64)] * 2
 
 
+def test_early_stages_have_room_for_what_arrives_later() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.Upsample(scale_factor=8), _Shrinks()),
+        *(nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding=1), nn.Flatten(), nn.Linear(128, 3)),
+    ).eval()
+    batches = _batches(torch.randn(64, 3, 8, 8), 2)
+    planned = _planned(model, batches, 2**20)
+    assert len(planned) > 1 and planned[0].images * 8 * 64 * 64 * 4 <= 2**20
+    run, read = Staged(model, batches), dict[str, int]()
+    with torch.no_grad():
+        for stage, following in zip(planned, [*planned[1:], None], strict=True):
+            with listening(model, stage.layers, lambda name, _, args: read.update({name: len(args[0])}), before=True):
+                run.run(stage, following, {})
+            assert {read[name] for name in stage.layers} == {stage.images}
+
+
 def _halved(model: nn.Module, x: Tensor) -> lcprune.Plan:
     graph = lcprune.trace(model, x[:2])
     return graph.plan([range(max(1, group.size // 2)) for group in graph.groups])
@@ -329,11 +378,12 @@ def test_layers_that_the_whole_network_left_out_are_not_fitted() -> None:
 
 
 @pytest.mark.usefixtures("at_every_gate")
-@pytest.mark.parametrize("kind", [_Residual, _NormTwice])
+@pytest.mark.parametrize("kind", [_Residual, _NormTwice, _LateNorm])
 @pytest.mark.parametrize("follow", [None, True, False])
 def test_a_refit_in_stages_is_the_refit_at_once(
     monkeypatch: pytest.MonkeyPatch, follow: bool | None, kind: type[_Residual]
 ) -> None:
+    monkeypatch.setitem(_Work.__init__.__globals__, "_CPU_NUMBERS", 2**12)  # several batches
     torch.manual_seed(0)
     model = settled(kind(passes_by=False)).double()
     x = torch.randn(40, 3, 8, 8, dtype=torch.float64)

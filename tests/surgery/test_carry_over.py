@@ -64,6 +64,27 @@ def test_mode_carries_over_module_by_module() -> None:
     assert [m.training for m in model.modules()] == [m.training for m in smaller.modules()]
 
 
+class _Waves(nn.Module):
+    """Weighs the frequencies of what its layers give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 3, 1)
+        self.weight = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        given = self.last(torch.relu(self.inner(x)))
+        return given + torch.fft.irfft(torch.fft.rfft(x.mean((1, 2))) * self.weight)[:, None, None]
+
+
+def test_complex_parameters_are_trained_as_before() -> None:
+    model, inputs = _Waves(), (torch.randn(2, 3, 8, 8),)
+    plan, smaller = cut(model, inputs)
+    assert plan.macs < plan.original_macs
+    assert all(parameter.requires_grad for parameter in smaller.parameters())
+    assert lcprune.verify(model, plan, inputs).ok
+
+
 def test_frozen_parameters_stay_frozen() -> None:
     entry = ZOO["Residual"]
     model = entry.factory()

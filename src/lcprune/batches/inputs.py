@@ -55,7 +55,7 @@ def arithmetic(precision: str = "fp32") -> Iterator[None]:
 
 def need_comparable(loss_fn: Callable[[Any, Any], Any], output: Any, target: Any) -> None:
     """Refuse what cross-entropy cannot compare because it is no tensor; other losses may know what to do with it."""
-    known = isinstance(loss_fn, torch.nn.CrossEntropyLoss) or loss_fn is torch.nn.functional.cross_entropy
+    known = type(loss_fn) is torch.nn.CrossEntropyLoss or loss_fn is torch.nn.functional.cross_entropy
     for name, value in (("outputs", output), ("targets", target)):
         if known and not isinstance(value, torch.Tensor):
             keys = f" of {', '.join(map(repr, value))}" if isinstance(value, Mapping) else ""

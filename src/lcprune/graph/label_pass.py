@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
@@ -254,6 +255,10 @@ class LabelPass(TorchDispatchMode):
 
     def _enter(self, name: str, module: nn.Module, args: Any) -> None:
         self.stack.append(name)
+        # Of nothing PyTorch makes nothing, and does not run the operator that says which channels meet the norm's.
+        if isinstance(module, _BatchNorm) and args and isinstance(args[0], Tensor) and not args[0].numel():
+            for layer in self.labels_of(args[0]).layers:
+                self.freeze(layer, "nothing of the example is normalised: give more inputs, so that something is")
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         self.stack.pop()

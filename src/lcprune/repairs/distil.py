@@ -49,6 +49,10 @@ def distil(
     def hear(heard: dict[str, Tensor], name: str, module: nn.Module, args: Any, output: Tensor) -> None:
         heard[name] = output
 
+    def comparable(name: str) -> bool:
+        # Values may say what arrives at a layer, as boxes do, and they differ.
+        return name in ours and name in theirs and 0 < len(ours[name]) == len(theirs[name])
+
     def apart(name: str) -> Tensor:
         site, values = sites[name], ours[name]
         dim = values.ndim - 1 if isinstance(whole.get_submodule(site.name), nn.Linear) else 1
@@ -68,12 +72,14 @@ def distil(
                 index = torch.randint(batch.size, (min(_BATCH, batch.size),), generator=generator)
                 inputs = pytree.tree_map(lambda leaf, index=index: leaf[index.to(leaf.device)], batch.inputs)
                 inputs = vary(inputs, len(index), generator)
+                ours.clear()
+                theirs.clear()
                 with torch.no_grad(), faster:
                     target = _floats(call(whole, inputs))
                 with torch.enable_grad():
                     with faster:
                         output = _floats(call(small, inputs))
-                    inner = [apart(name) for name in sites]
+                    inner = [apart(name) for name in sites if comparable(name)]
                     ends = [relative(*pair) for pair in zip(target, output, strict=True)]
                     loss = torch.stack(ends).mean() + (torch.stack(inner).mean() if inner else 0.0)
                     optimizer.zero_grad(set_to_none=True)

@@ -93,6 +93,8 @@ def _recording(whole: nn.Module, sites: Mapping[str, Site], stage: Stage) -> Ite
     def note(name: str, layer: Layer, args: tuple[Tensor, ...], output: Tensor) -> None:
         wide = layer.weight[0].numel() * groups_of(layer)
         count = len(args[0])  # of images, or of their frames
+        if not count:
+            return
         most = max(1, min(int(stage.share * places_of(layer, count)), _PATCHES // wide // count))
         read, given = (at_places(layer, tensor, most).float() for tensor in (args[0], output))
         if name in beside:
@@ -109,6 +111,8 @@ def _fitting(whole: nn.Module, small: nn.Module, sites: Mapping[str, Site], seen
 
     def fit(name: str, cut: Layer, args: tuple[Tensor, ...]) -> None:
         site, (before, wanted) = sites[name], seen[name]
+        if len(args[0]) != len(before):  # values say what arrives, as boxes: there is nothing to compare
+            return
         outputs = site.columns.outputs.to(wanted.device)
         wanted, added = wanted[:, outputs], wanted.new_zeros(1)
         if name in beside:

@@ -104,7 +104,11 @@ class _Known:
 
 
 class Watch(TorchDispatchMode):
-    """Notes what layers read, and who reads what they give, while a network in evaluation mode runs on a few images."""
+    """Notes what layers read, and who reads what they give, while a network in evaluation mode runs on a few images.
+
+    `gates` are modules through whose first argument all goes that later ones read of the inputs; with each, when it
+    began, and how many numbers of one image arrive there.
+    """
 
     def __init__(self, model: nn.Module, inputs: Any) -> None:
         super().__init__()
@@ -121,6 +125,7 @@ class Watch(TorchDispatchMode):
         self._inside: list[str] = []
         self._clock = 0  # operators so far
         self._gates: dict[str, tuple[int, Tensor]] = {}  # modules that may be one: when they began, and what they read
+        self._ended: set[str] = set()  # of these, those that have run
         self._hidden = False  # something may pass by later gates unseen: a number, or what a module keeps
         self._looking = False  # what runs now is not the network
         hooks = listening(model, modules, self._before, before=True), listening(model, modules, self._after)
@@ -131,7 +136,9 @@ class Watch(TorchDispatchMode):
         with torch.no_grad(), hooks[0], hooks[1], self:
             for output in tensors(leaves(call(model, inputs))):
                 self._read(output)
+        self.gates = self._kept_gates()
         self._tensors.clear()
+        self._gates.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._looking:
@@ -166,11 +173,7 @@ class Watch(TorchDispatchMode):
             self._know(result).places = math.prod(args[0].shape[2:])
         return result
 
-    def gates(self) -> list[tuple[str, int, int]]:
-        """Modules through whose first argument all goes that later ones read of the inputs.
-
-        With each, when it began, and how many numbers of one image arrive there.
-        """
+    def _kept_gates(self) -> list[tuple[str, int, int]]:
         once = ((name, *found) for name, found in self._gates.items() if self.seen[name].times == 1)
         return [(name, clock, given.numel() // self._images) for name, clock, given in once]
 
@@ -210,10 +213,10 @@ class Watch(TorchDispatchMode):
             self.seen[known.giver].reads += 1
 
     def _pass_by(self, tensor: Tensor) -> None:
-        """A tensor from before a gate is read behind it: it is no gate."""
+        """A tensor from before a gate is read behind it: it is no gate. Inside, what the gate was given is another."""
         if (known := self._tensors.get(id(tensor))) is not None:
             later = itertools.takewhile(lambda gate: gate[1][0] >= known.born, reversed(self._gates.items()))
-            for name in [name for name, (_, given) in later if given is not tensor]:
+            for name in [name for name, (_, given) in later if given is not tensor or name in self._ended]:
                 del self._gates[name]
 
     def _note_sum(self, first: Tensor, second: Tensor) -> str | None:
@@ -246,14 +249,18 @@ class Watch(TorchDispatchMode):
             known = self._know(args[0])
             known.noted.append((self._clock, (name, True)))
             self._gates.pop(name, None)
-            clock, given = next(reversed(self._gates.values()), (-1, None))
-            nested = clock == self._clock and given is args[0]  # the outer one is the gate
+            self._ended.discard(name)
+            outer, (clock, given) = next(reversed(self._gates.items()), ("", (-1, None)))
+            nested = clock == self._clock and given is args[0] and outer not in self._ended  # the outer one is the gate
             if not nested and not self._hidden:
                 self._gates[name] = self._clock, args[0]
             if name in self._norms and known.giver is not None:
                 self.seen[known.giver].norm, seen.behind = name, known.giver
 
     def _after(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self._looking:
+            return
+        self._ended.add(name)
         if name in self.layers:
             self._look_at(name, self.layers[name], args, output)
             del self._inside[self._inside.index(name) :]
@@ -283,6 +290,9 @@ class Watch(TorchDispatchMode):
         least = 2 if isinstance(layer, nn.Linear) else len(layer.kernel_size) + 2
         if inputs is None or not isinstance(output, Tensor) or inputs.ndim < least:
             seen.why = "it is not called with one batch of images"
+            return
+        if not inputs.numel() or not output.numel():  # as of boxes, where none is found
+            seen.why = "nothing of the first images reaches it"
             return
         self.order.setdefault(name, len(self.order))
         for tensor in (inputs, output):

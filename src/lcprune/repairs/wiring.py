@@ -53,7 +53,7 @@ class Gate:
 
     Attributes:
         name: of the module; empty for the network itself.
-        numbers: most that one image takes there, or between two layers from there on.
+        numbers: most that one image takes there, at a later gate, or between two layers from there on.
         behind: the layers that run from there on, with what they read and give.
     """
 
@@ -81,11 +81,11 @@ class Survey:
         self._gates = tuple(self._found())
 
     def _found(self) -> Iterator[Gate]:
-        gates = [("", 0, 0), *(gate for gate in self.watch.gates() if gate[0])]
-        for name, clock, arrives in gates:
+        gates = [("", 0, 0), *(gate for gate in self.watch.gates if gate[0])]
+        for place, (name, clock, _) in enumerate(gates):
             layers = ((layer, self.watch.seen[layer]) for layer in self.watch.layers)
             behind = {layer: seen.maps for layer, seen in layers if seen.began >= clock}
-            yield Gate(name, max(arrives, self.watch.numbers(clock)), behind)
+            yield Gate(name, max(self.watch.numbers(clock), *(arrives for *_, arrives in gates[place:])), behind)
 
     def wiring(self, plan: Plan, after: Mapping[str, tuple[int, ...]] | None = None) -> Wiring:
         """Which layers a plan touches, and how.
