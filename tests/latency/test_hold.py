@@ -35,9 +35,11 @@ def test_the_measured_latency_is_within_the_limit_and_near_it(plain, digits, pre
     assert found.met and found.measured_ms == pytest.approx(backend.ms(result.model))
     assert found.limit_ms == pytest.approx(0.6 * original if limit == "60%" else 6.0)
     assert found.measured_ms <= found.limit_ms and found.predicted_ms is None
-    above = [one["macs"] for one in found.attempts if one["measured_ms"] > one["limit_ms"]]
-    # Near the limit, or the next network that there is lies beyond it.
-    assert 0.97 * found.limit_ms <= found.measured_ms or min(above) < 1.01 * result.plan.macs
+    # Near the limit, as far as whole units allow: which network that is differs by how a machine has trained it.
+    cost = plain.graph.cost
+    less = [cost.params(cost.sizes - one) for one in np.eye(len(cost.sizes), dtype=int)]
+    unit = (plain.graph.params - min(less)) / 1000
+    assert found.measured_ms >= 0.97 * found.limit_ms - unit
     assert found.original_ms == pytest.approx(original) and 1 <= len(found.attempts) <= ATTEMPTS
     assert found.about["backend"] == "pretend" and found.about["batch"] == 3
     assert result.plan.meta["latency"] == found.to_json() == json.loads(json.dumps(found.to_json()))
