@@ -143,7 +143,7 @@ class Study:
     def start(self, job: NetworkJob, whole: nn.Module, made: PruneResult | None = None) -> nn.Module:
         """The network that tuning begins with.
 
-        With `repair="auto"` that is stand-ins: no start has been shown to tune better, and a refit may tune worse
+        With `repair="auto"` that is stand-ins: they take least time, and no start has been shown to tune better
         (`docs/repair.md`).
         """
         how = STAND_INS if self.repair == AUTO else self.repair
