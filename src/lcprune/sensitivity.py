@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcprune.errors import ConfigError, DataError
-from lcprune.evaluate import DISTANCE, DIVERGENCE, Evaluator, answered, parted
+from lcprune.evaluate import Evaluator, FromWhole, answered, parted
 from lcprune.progress import Progress
 
 if TYPE_CHECKING:
@@ -55,8 +55,9 @@ def moved(task: Task, shares: Sequence[Floats]) -> list[Floats]:
 
 def _evaluator(task: Task) -> Evaluator | None:
     """Judges by how far outputs are from the whole network's; None if they cannot be compared."""
-    if task.evaluation.loss_fn in (DISTANCE, DIVERGENCE):
-        return task.evaluator
+    on_gpu = next(task.graph.model.parameters()).device.type == "cuda"
+    if on_gpu and task.evaluation.prepare is None and isinstance(task.judged[1].loss, FromWhole):
+        return task.evaluator  # more images, but building another one takes longer there
     fitted, judging = parted(task.need_images(), task.evaluation)
     count = min(_IMAGES, len(fitted), len(judging))
     some: list[Any] = [*fitted[:count], *judging[:count]]

@@ -106,17 +106,11 @@ class RepairedBoard:
         self.units = self._switches.units
         units = {name: unit for name, (_, unit) in self._switches.readers.items()}
         self._stand_ins = None if quick is None else MaskedStandIns(quick, self._model, units)
-        self._folds = [
-            (self._model.get_submodule(layer), self._model.get_submodule(norm), folded.get_submodule(layer))
-            for layer, norm in pairs
-        ]
+        self._folds = _Folds(self._model, folded, pairs) if pairs else None
         merged = {name for pair in pairs for name in pair}
-        theirs = _tensors(folded)
-        self._copies = [
-            (theirs[name], tensor)
-            for name, tensor in _tensors(self._model).items()
-            if tensor.is_floating_point() and name.rpartition(".")[0] not in merged
-        ]
+        own, theirs = _tensors(self._model), _tensors(folded)
+        same = [n for n, tensor in own.items() if tensor.is_floating_point() and n.rpartition(".")[0] not in merged]
+        self._copies = [theirs[name] for name in same], [own[name] for name in same]
 
     def set(self, mask: NDArray[np.bool_]) -> None:
         """Choose which units are on, and find what stands in for the others; takes effect with the next `write`."""
@@ -132,10 +126,10 @@ class RepairedBoard:
         if self._renewal is not None:
             with self._renewal.renewing(self._model, {}, [0]):
                 call(self._model, self._renewal.batches[0].inputs)
-        for fold in self._folds:
-            _fold(*fold)
-        for target, source in self._copies:
-            target.copy_(source)
+        if self._folds is not None:
+            self._folds.write()
+        if self._copies[0]:
+            torch._foreach_copy_(*self._copies)
 
 
 def read_positions(graph: ChannelGraph, model: nn.Module) -> Readers:
@@ -174,11 +168,28 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
 
 
-def _fold(layer: Any, norm: Any, target: Any) -> None:
-    """Write a convolution with the batch norm behind it into another convolution."""
-    scale = torch.rsqrt(norm.running_var + norm.eps)
-    scale = scale if norm.weight is None else scale * norm.weight
-    mean = norm.running_mean if layer.bias is None else norm.running_mean - layer.bias
-    shift = -(mean * scale)
-    target.weight.copy_(layer.weight * scale.view(-1, *[1] * (layer.weight.ndim - 1)))
-    target.bias.copy_(shift if norm.bias is None else shift + norm.bias)
+class _Folds:
+    """Writes convolutions with the batch norms behind them into other convolutions, the norms of all layers at once."""
+
+    def __init__(self, model: nn.Module, folded: nn.Module, pairs: Sequence[tuple[str, str]]) -> None:
+        self.layers: list[Any] = [model.get_submodule(layer) for layer, _ in pairs]
+        self.norms: list[Any] = [model.get_submodule(norm) for _, norm in pairs]
+        self.targets: list[Any] = [folded.get_submodule(layer) for layer, _ in pairs]
+        means = [norm.running_mean for norm in self.norms]
+        self.widths = [len(mean) for mean in means]
+        self.eps = torch.cat([torch.full_like(mean, norm.eps) for mean, norm in zip(means, self.norms, strict=True)])
+        weights = [torch.ones_like(m) if n.weight is None else n.weight for m, n in zip(means, self.norms, strict=True)]
+        biases = [torch.zeros_like(m) if n.bias is None else n.bias for m, n in zip(means, self.norms, strict=True)]
+        self.weight, self.bias = torch.cat(weights).detach(), torch.cat(biases).detach()
+        zeros = (torch.zeros_like(mean) for mean in means)
+        self.shifts = [
+            zero if layer.bias is None else layer.bias for layer, zero in zip(self.layers, zeros, strict=True)
+        ]
+
+    def write(self) -> None:
+        scale = self.weight * torch.rsqrt(torch.cat([norm.running_var for norm in self.norms]) + self.eps)
+        mean = torch.cat([norm.running_mean for norm in self.norms]) - torch.cat(self.shifts)
+        shift = self.bias - mean * scale
+        for layer, own, target in zip(self.layers, scale.split(self.widths), self.targets, strict=True):
+            target.weight.copy_(layer.weight * own.view(-1, *[1] * (layer.weight.ndim - 1)))
+        torch._foreach_copy_([target.bias for target in self.targets], shift.split(self.widths))

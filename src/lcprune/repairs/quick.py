@@ -62,15 +62,16 @@ class MaskedStandIns:
     """
 
     def __init__(self, quick: QuickRepair, model: nn.Module, units: Mapping[str, NDArray[Any]]) -> None:
-        widths: dict[int, list[tuple[Site, Tensor, Tensor, Tensor]]] = {}
+        widths: dict[int, list[_Reader]] = {}
         for site in quick.sites:
             layer: Any = model.get_submodule(site.name)
             if groups_of(layer) > 1 or is_transposed(layer):
                 raise PlanError(f"{site.name} is grouped or transposed: stand-ins for it need a smaller network")
             mean, second = quick.moments(site)
             own = torch.as_tensor(units[f"{site.name}.weight"])[:: site.columns.taps]
-            widths.setdefault(len(mean), []).append((site, own.to(mean.device), mean, second))
-        self._widths = [_Width(model, column) for column in widths.values()]
+            reader = _Reader(site, layer, own.to(mean.device), mean, second, can_shift(model, site))
+            widths.setdefault(len(mean), []).append(reader)
+        self._widths = [_Width(readers) for readers in widths.values()]
 
     def solve(self, flags: Tensor) -> None:
         """Find the stand-ins of a selection: one flag per unit, and a last one for what always stays."""
@@ -83,11 +84,36 @@ class MaskedStandIns:
             width.write()
 
 
-class _Layer(NamedTuple):
-    weight: Tensor  # of the layer that is written
-    whole: Tensor  # (outputs, taps, channels) what it was
-    bias: tuple[Tensor, Tensor] | None  # likewise, both; None where a batch norm or nobody takes the shift
-    cover: Tensor | None
+class _Reader(NamedTuple):
+    site: Site
+    layer: Any
+    units: Tensor  # (channels,) the flag of every channel that it reads
+    mean: Tensor  # of these in the whole network
+    second: Tensor  # their second moment
+    shifts: bool  # whether its outputs can be shifted
+
+    @property
+    def bias(self) -> Tensor | None:
+        """What takes the shift, if no batch norm does."""
+        return self.layer.bias.detach() if self.shifts and self.site.norm is None else None
+
+
+class _Alike(NamedTuple):
+    """Readers of one shape, next to one another among those of a width."""
+
+    place: slice
+    weights: list[Tensor]  # that are written
+    whole: Tensor  # (layers, outputs, taps, channels) what they were
+    biases: list[tuple[Tensor, Tensor, Any]]  # likewise, both, and the cover; none if nobody takes the shift
+
+    @classmethod
+    def of(cls, readers: Sequence[_Reader], begin: int) -> _Alike:
+        weights = [reader.layer.weight.detach() for reader in readers]
+        wholes = [matrix(reader.layer, reader.site.columns.taps)[0].transpose(1, 2) for reader in readers]
+        both = [(reader.bias, reader.site.cover) for reader in readers]
+        biases = [(bias, bias.double().clone(), cover) for bias, cover in both if bias is not None]
+        place = slice(begin, begin + len(readers))
+        return cls(place, weights, torch.stack(wholes).to(weights[0].dtype), biases)
 
 
 class _Width:
@@ -102,21 +128,19 @@ class _Width:
         stand_ins: (layers, channels, channels) what predicts the channels that go from those that stay.
     """
 
-    def __init__(self, model: nn.Module, column: Sequence[tuple[Site, Tensor, Tensor, Tensor]]) -> None:
-        self.layers, spreads = list[_Layer](), list[Tensor]()
-        for site, _, mean, second in column:
-            layer: Any = model.get_submodule(site.name)
-            shifts = can_shift(model, site)
-            spreads.append(second - torch.outer(mean, mean) if shifts else second)
-            weight, bias = layer.weight.detach(), None
-            if shifts and site.norm is None:
-                bias = layer.bias.detach(), layer.bias.detach().to(torch.float64, copy=True)
-            whole = matrix(layer, site.columns.taps)[0].transpose(1, 2).to(weight.dtype, copy=True).contiguous()
-            self.layers.append(_Layer(weight, whole, bias, site.cover))
-        self.units = torch.stack([units for _, units, _, _ in column])
-        self.spread = torch.stack(spreads)
-        self.squares = torch.stack([second.diagonal() for _, _, _, second in column])
-        self.mean = torch.stack([mean for _, _, mean, _ in column])
+    def __init__(self, readers: Sequence[_Reader]) -> None:
+        shapes: dict[Any, list[_Reader]] = {}
+        for reader in readers:
+            weight, taps = reader.layer.weight, reader.site.columns.taps
+            shapes.setdefault((weight.shape, weight.dtype, taps, reader.bias is None), []).append(reader)
+        self.alike, ordered = list[_Alike](), list[_Reader]()
+        for own in shapes.values():
+            self.alike.append(_Alike.of(own, len(ordered)))
+            ordered += own
+        self.units = torch.stack([reader.units for reader in ordered])
+        self.spread = torch.stack([r.second - torch.outer(r.mean, r.mean) if r.shifts else r.second for r in ordered])
+        self.squares = torch.stack([reader.second.diagonal() for reader in ordered])
+        self.mean = torch.stack([reader.mean for reader in ordered])
         self.on, self.stand_ins = torch.ones_like(self.mean), torch.zeros_like(self.spread)
 
     def solve(self, flags: Tensor) -> None:
@@ -135,11 +159,12 @@ class _Width:
         self.stand_ins.copy_(solved.mT)
 
     def write(self) -> None:
-        for layer, flags, stand_ins, mean in zip(self.layers, self.on, self.stand_ins, self.mean, strict=True):
-            on = flags.to(layer.whole.dtype)
-            lost = layer.whole * (1 - on)
-            new = layer.whole * on + lost @ stand_ins.to(lost.dtype)
-            layer.weight.copy_(new.transpose(1, 2).reshape(layer.weight.shape))
-            if layer.bias is not None:
-                (bias, first), rest = layer.bias, mean - stand_ins @ mean
-                bias.copy_(first + torch.einsum("otc,t,c->o", lost.double(), layer.cover, rest))
+        for place, weights, whole, biases in self.alike:
+            on = self.on[place, None, None].to(whole.dtype)
+            lost, stand_ins = whole * (1 - on), self.stand_ins[place]
+            new = whole * on + lost @ stand_ins[:, None].to(whole.dtype)
+            shape = weights[0].shape
+            torch._foreach_copy_(weights, [one.transpose(1, 2).reshape(shape) for one in new])
+            rests = self.mean[place] - (stand_ins @ self.mean[place, :, None])[..., 0]
+            for (bias, first, cover), gone, rest in zip(biases, lost, rests, strict=False):  # biases of all or none
+                bias.copy_(first + torch.einsum("otc,t,c->o", gone.double(), cover, rest))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,7 @@ class Renewal:
         kept = ((name, norm.running_mean, norm.running_var) for name, norm in norms.items())
         self._kept = {name: (mean.float().clone(), variance.float().clone()) for name, mean, variance in kept}
         self._read: list[dict[str, list[Pair]]] = []  # by the runs of each norm, batch by batch
+        self._told: dict[str, tuple[Any, _Whole]] = {}  # what was asked last of each norm
 
         def note(name: str, norm: Any, args: tuple[Tensor, ...]) -> None:
             self._read[-1].setdefault(name, []).append(_rows(args[0], norm.running_mean))
@@ -94,7 +95,7 @@ class Renewal:
             follow: as when called.
             others: names of norms that keep theirs.
         """
-        read: dict[str, list[tuple[Pair, Pair]]] = {}
+        read: dict[str, list[Pair]] = {}
 
         def renew(name: str, norm: Any, args: tuple[Tensor, ...]) -> None:
             if name in others:
@@ -105,13 +106,12 @@ class Renewal:
             if len(pairs) == len(runs):
                 return  # it runs more often than in the whole network
             left: Any = cuts.get(f"{name}.running_mean", {}).get(0, slice(None))
-            mean, variance = (kept[left] for kept in self._kept[name])
-            first, second = (part[: len(args[0])][:, left] for part in runs[len(pairs)])
-            pairs.append(((first, second), _rows(args[0][: len(first)], mean)))
+            images = min(len(args[0]), len(runs[len(pairs)][0]))
+            pairs.append(_rows(args[0][:images], self._kept[name][0][left]))
             if len(pairs) < len(runs):
                 return  # a norm that runs again has the statistics of all its runs
-            whole, own = (_joined(parts) for parts in zip(*pairs, strict=True))
-            new = _estimate(mean, variance, whole, own, follow)
+            whole = self._whole(name, numbers, runs, [len(own) for own, _ in pairs])
+            new = _estimate(_Whole(*(part[..., left] for part in whole)), _joined(pairs), follow)
             norm.running_mean.copy_(new[0])
             norm.running_var.copy_(new[1])
             if found is not None:
@@ -120,34 +120,66 @@ class Renewal:
         with listening(small, statistics_of(small), renew, before=True):
             yield
 
+    def _whole(self, name: str, numbers: Sequence[int], runs: Sequence[Pair], images: Sequence[int]) -> _Whole:
+        """What the whole network's norm read on these batches, of so many images in each of its runs."""
+        asked = tuple(numbers), tuple(images)
+        if name not in self._told or self._told[name][0] != asked:
+            read = _joined([(first[:some], second[:some]) for (first, second), some in zip(runs, images, strict=True)])
+            with torch.inference_mode(False), torch.no_grad():  # it may be wanted again where gradients are
+                self._told[name] = asked, _Whole.of(*self._kept[name], read)
+        return self._told[name][1]
+
+
+class _Whole(NamedTuple):
+    """What the whole network's norm keeps and reads, channels last: all of `_estimate` that no cut changes."""
+
+    mean: Tensor
+    variance: Tensor
+    little: Tensor
+    theirs: Tensor  # mean on the images, less the one that it keeps
+    factor: Tensor  # from the images' variance to the one that it keeps
+    apart: Tensor  # (images, channels) how far means are from that of all
+    relative: Tensor  # (images, channels) likewise mean squares, by share
+    apart_squares: Tensor
+    relative_squares: Tensor
+
+    @classmethod
+    def of(cls, mean: Tensor, variance: Tensor, read: Pair) -> _Whole:
+        theirs, squares = (part.mean(0) for part in read)
+        little = _KNOWN * variance + _TINY
+        factor = (variance + little) / (squares - theirs.square() + little)
+        apart, relative = read[0] - theirs, (read[1] - squares) / (squares + little)
+        both = apart.square().mean(0) + little, relative.square().mean(0) + _KNOWN
+        return cls(mean, variance, little, theirs, factor, apart, relative, *both)
+
 
 def _joined(parts: Sequence[Pair]) -> Pair:
+    if len(parts) == 1:
+        return parts[0]
     first, second = zip(*parts, strict=True)
     return torch.cat(first), torch.cat(second)
 
 
-def _estimate(mean: Tensor, variance: Tensor, whole: Pair, own: Pair, follow: bool) -> Pair:
+def _estimate(whole: _Whole, own: Pair, follow: bool) -> Pair:
     """Mean and variance of what a norm of the cut network reads: of all images, or without `follow` of these few.
 
-    The whole network keeps `mean` and `variance`. On the few images it reads `whole`, and the cut network `own`.
+    On the few images the cut network reads `own`, less the mean that the whole one keeps.
     """
     ours, squares = (part.mean(0) for part in own)
     spread = squares - ours.square()
     if not follow:
-        return mean + ours, spread.clamp(min=0)
-    theirs, their_squares = (part.mean(0) for part in whole)
-    little = _KNOWN * variance + _TINY
-    follows = _slope(own[0] - ours, whole[0] - theirs, little)
-    relative = (own[1] - squares) / (squares + little), (whole[1] - their_squares) / (their_squares + little)
-    factor = (variance + little) / (their_squares - theirs.square() + little)
-    renewed = (spread + little) * factor ** _slope(*relative, _KNOWN) - little
-    return mean + ours - follows * theirs, renewed.clamp(min=0)
+        return whole.mean + ours, spread.clamp(min=0)
+    little = whole.little
+    follows = _slope((own[0] - ours) * whole.apart, whole.apart_squares, little)
+    relative = (own[1] - squares) / (squares + little)
+    power = _slope(relative * whole.relative, whole.relative_squares, _KNOWN)
+    renewed = (spread + little) * whole.factor**power - little
+    return whole.mean + ours - follows * whole.theirs, renewed.clamp(min=0)
 
 
-def _slope(ours: Tensor, theirs: Tensor, little: Tensor | float) -> Tensor:
+def _slope(products: Tensor, squares: Tensor, little: Tensor | float) -> Tensor:
     """By how much one network's channels change from image to image where the other's change by one."""
-    slope: Tensor = ((ours * theirs).mean(0) + little) / (theirs.square().mean(0) + little)
-    return slope.clamp(0, 1)
+    return ((products.mean(0) + little) / squares).clamp(0, 1)
 
 
 def _rows(values: Tensor, around: Tensor) -> Pair:
