@@ -166,6 +166,7 @@ def main() -> None:
     both.add_argument("--limits", nargs="+")
     both.add_argument("--seeds", type=int, nargs="+", help="imagenet: 0; tune: 1 2 3, each with its own baseline")
     both.add_argument("--candidates", type=int, default=400, help="of a search")
+    both.add_argument("--metric", default="auto", help="that ours rank units by; auto: each method's own")
     both.add_argument("--images", type=int, default=1000, help="that a search and Taylor's ranking see")
     one = parser.add_argument_group("imagenet")
     one.add_argument("--network", default="mobilenet_v2", choices=imagenet.NETWORKS)
@@ -178,7 +179,7 @@ def main() -> None:
     other.add_argument("--epochs", type=int, default=20)
     other.add_argument("--val", type=int, default=5000, help="training images that are held out")
     other.add_argument("--train", type=int, help="only so many images, for a trial")
-    parser.set_defaults(multiple_of=None, metric="auto")  # that imagenet.py can ask for
+    parser.set_defaults(multiple_of=None)  # that imagenet.py can ask for
     options = parser.parse_args()
     if options.what in peers_accuracy.RESULTS:
         options.methods = options.methods or peers_accuracy.METHODS[options.what]

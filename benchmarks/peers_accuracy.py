@@ -177,6 +177,7 @@ def of_tuning(options: argparse.Namespace) -> None:
         for method in options.methods:
             for limit in options.limits:
                 row = {"network": "resnet56", "method": method, "limit": limit, "seed": seed}
+                row["metric"] = imagenet.metric_of(options, method)
                 if imagenet.has(options, "tune", **row):
                     continue
                 plan, seconds = planned(options, graph, dataset, method, limit, seed)

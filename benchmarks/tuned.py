@@ -16,7 +16,6 @@ trained on all 50,000 images, tuned on them and judged on the test images.
     lcp-cut           the paper: l2, candidates judged as they are cut, 64 and 336 of them by evolution
     lcp-l2            candidates judged after repair, by l2
     lcp-rebuilt       likewise by the metric that `prune` takes by default
-    widths            the widths of lcp-rebuilt, and of every layer the best units by l2
 
 What was judged after repair is tuned from stand-ins, as `prune` gives it back, all else as it is cut.
 """
@@ -31,7 +30,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -41,13 +39,11 @@ import lcprune
 from lcprune import data, models, tune
 from lcprune.files import write_json
 from lcprune.repairs import mend
-from lcprune.select import Ranking
 
 RESULTS = Path(__file__).parent / "results" / "tuned.json"
-REPAIRED = ("lcp-l2", "lcp-rebuilt", "widths")
+REPAIRED = ("lcp-l2", "lcp-rebuilt")
 WAYS = ("uniform", "naive", "lcp-cut", *REPAIRED)
 WORDS = {"lcp-cut": "LcP, as cut", "lcp-l2": "LcP, after repair, `l2`", "lcp-rebuilt": "LcP, after repair, `rebuilt`"}
-WORDS |= {"widths": "its widths, units by `l2`"}
 
 
 def opened(options: argparse.Namespace) -> tuple[nn.Module, data.Dataset]:
@@ -66,12 +62,7 @@ def make_plans(options: argparse.Namespace) -> None:
         file = place(options, way, limit, seed)
         if file.exists():
             continue
-        if way == "widths":
-            wide = lcprune.Plan.load(place(options, "lcp-rebuilt", limit, seed))
-            counts = [len(wide.kept.get(group.name, range(group.size))) for group in graph.groups]
-            plan = graph.plan(Ranking(lcprune.metrics.score(graph, "l2"), graph.cost).kept(np.array(counts)))
-        else:
-            plan = chosen(graph, dataset, way, limit, seed, options)
+        plan = chosen(graph, dataset, way, limit, seed, options)
         plan.save(file)
         print(file.name, plan.macs, plan.meta.get("seconds", ""), flush=True)
 

@@ -1,8 +1,9 @@
-"""The rooms of the house: imports go one way, and nobody reaches into what is another's own."""
+"""The rooms of the house: imports go one way, nobody reaches into what is another's own, and the map shows all."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -12,6 +13,8 @@ from typing import NamedTuple
 import lcprune
 
 ROOT = Path(lcprune.__file__).parent
+HOUSE = Path(__file__).parents[1]
+PLACES = "", "benchmarks", "benchmarks/paper"  # of files that are named without their folder
 
 
 class Import(NamedTuple):
@@ -116,3 +119,20 @@ def private_names(tree: ast.AST) -> Iterator[str]:
             continue
         if name.startswith("_") and not name.startswith("__"):
             yield name
+
+
+def test_the_map_names_every_file_and_no_other() -> None:
+    ours = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py")}
+    known, unknown = set[str](), []
+    for line in (HOUSE / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines():
+        rooms = re.findall(r"`([\w/]+/)`", line.split("|")[1]) if line.startswith("|") else []
+        for name, symbol in re.findall(r"`([\w/]+\.py)(?:: ([\w.]+))?`", line):
+            own = [path for path in [*(room + name for room in rooms), name] if path in ours][:1]
+            known.update(own)
+            if not own and not any((HOUSE / place / name).is_file() for place in PLACES):
+                unknown.append(name)
+            if own and symbol and not re.search(rf"(def|class) {symbol.split('.')[-1]}\b", (ROOT / own[0]).read_text()):
+                unknown.append(f"{name}: {symbol}")
+    missing = sorted(path for path in ours - known if not path.endswith("__init__.py"))
+    assert not missing, "name them in the rows of their rooms in docs/architecture.md"
+    assert not unknown, "docs/architecture.md names what does not exist"

@@ -31,6 +31,8 @@ logger = logging.getLogger("lcprune")
 CONFIG, ENVIRONMENT, LOG, RECORDS = "config.toml", "environment.json", "log.txt", "records"
 NETWORKS, PLAN, WEIGHTS, NETWORK = "networks", "plan.json", "model.safetensors", "network.json"
 
+Row = dict[str, Any]  # of the records
+
 # What the last line of a log begins with.
 _DONE, _STOPPED = "done", "stopped by"
 
@@ -151,7 +153,7 @@ class RunFolder:
             return None
         return said if said.startswith(_STOPPED) else "ended without a word, or still going on"
 
-    def records(self, name: str) -> list[dict[str, Any]]:
+    def records(self, name: str) -> list[Row]:
         """The rows recorded under `name`; none if there are none."""
         path = self.file(RECORDS, f"{name}.json")
         if not path.is_file():

@@ -267,7 +267,7 @@ def _no_labels(*_: Any) -> Any:
 
 
 _BY_SCORES = ("scores", "ranking", "shares", "moved")
-_COMPUTED = (*_BY_SCORES, "judged", "quick", "evaluator")
+_COMPUTED = (*_BY_SCORES, "judged", "shown", "quick", "evaluator")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,13 +1,54 @@
-"""What joined convolutions leave alone."""
+"""What is joined with convolutions, and what joined convolutions leave alone."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from lcprune.evaluate import kernels
-from lcprune.evaluate.fuse import Fused
+from lcprune.evaluate.fuse import Fused, joined
+
+ACTIVATIONS = {
+    "relu": functional.relu,
+    "relu6": functional.relu6,
+    "hardtanh": functional.hardtanh,
+    "hardtanh from -1": lambda x: functional.hardtanh(x, -1, 0.5),
+    "hardtanh to 1": lambda x: functional.hardtanh(x, -0.5, 1),
+    "clamp": lambda x: x.clamp(-0.2, 0.3),
+    "clamp from below": lambda x: x.clamp(min=0.2),
+    "clamp from above": lambda x: x.clamp_(max=0.3),
+}
+
+
+class Follows(nn.Module):
+    """A convolution, an addition and an activation."""
+
+    def __init__(self, activation) -> None:
+        super().__init__()
+        self.conv, self.activation = nn.Conv2d(8, 8, 3, padding=1), activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.activation(self.conv(x) + x)
+        return found
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_bounds_its_input_is_joined_and_computes_the_same(name: str, device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    torch.manual_seed(0)
+    model = Follows(ACTIVATIONS[name]).eval().requires_grad_(False).to(device)
+    x = torch.randn(2, 8, 6, 6, device=device)
+    wanted = copy.deepcopy(model).double()(x.double())
+    fused = Fused(model)
+    assert (fused(x).double() - wanted).abs().max() <= 1e-5
+    (recorded,) = fused._recorded.values()
+    assert [node.target for node in recorded.graph.nodes if node.op == "call_function"] == [joined]
 
 
 @pytest.mark.cpu_bf16

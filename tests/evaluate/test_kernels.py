@@ -48,7 +48,7 @@ def problem(shape, dtype, scale: float = 1.0):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 1e-2)])
-@pytest.mark.parametrize("bounds", [(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0)], ids=str)
+@pytest.mark.parametrize("bounds", [(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0), (-2.5, 0.75)], ids=str)
 @pytest.mark.parametrize("add", [False, True])
 def test_it_computes_what_the_separate_steps_do(shape, dtype, tolerance, bounds, add) -> None:
     x, weight, bias, other, settings, plain = problem(shape, dtype)

@@ -289,8 +289,10 @@ def test_what_is_known_goes_along_to_other_limits_and_nothing_else(plain, digits
     samples = draw(digits.train, 64, 0)
     task = Task(plain.graph, Limits(macs=0.5), samples=samples)
     known = task.scores, task.ranking, task.evaluator, task.quick
+    shown = task.shown  # may take a pass of the whole network
     tighter = task.but(limits=Limits(macs=0.3), seed=4)
     assert (tighter.scores, tighter.ranking, tighter.evaluator, tighter.quick) == known
+    assert tighter.shown is shown
     assert tighter.seed == 4 and tighter.limits != task.limits == Limits(macs=0.5)
     other = task.but(scores=[score[::-1] for score in task.scores])
     assert other.ranking is not task.ranking and other.evaluator is task.evaluator

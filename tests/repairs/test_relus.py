@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import lcprune
+from lcprune.graph.tail import Bounds
 from lcprune.plan import Plan
 from lcprune.repairs import mend, refit
 from lcprune.repairs.distance import Distance
-from lcprune.repairs.watch import Bounds
 from lcprune.repairs.wiring import Survey
 
 CHANNELS = 6

@@ -127,6 +127,18 @@ def test_recalibration_repairs_wrong_statistics(small: Make, blobs: Dataset) -> 
         quick(recalibrate=1)
 
 
+@pytest.mark.parametrize(("images", "counted"), [(100, 80), (120, 120)])
+def test_recalibration_leaves_out_a_small_last_batch(small: Make, blobs: Dataset, images: int, counted: int) -> None:
+    model = small().train()
+    tune.recalibrate(model, blobs, images, batch_size=40, seed=3, device="cpu")
+    found, expected = model.bn.running_var.clone(), []
+    assert model.training and model.bn.training
+    for inputs, _ in blobs.batches("train", 40, limit=counted, seed=3):
+        with torch.no_grad():
+            expected.append(model.conv(inputs).var((0, 2, 3)))
+    assert torch.allclose(found, torch.stack(expected).mean(0), rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lcprune.baselines.ddpg import Agent, FloatArray, Transition
+from lcprune.baselines.ddpg import Agent, Transition
 from lcprune.baselines.layers import describe_layers
 from lcprune.batches import draw
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.search import Sampler, Search, Space, run_search
+from lcprune.search.space import FloatArray
 from lcprune.select import Kept
 from lcprune.task import Choice, Task
 

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-FloatArray = NDArray[np.float64]
+from lcprune.search.space import FloatArray
 
 _HIDDEN = 300  # units of each of two hidden layers, of the actor and of the critic
 _ACTOR_RATE, _CRITIC_RATE = 1e-4, 1e-3  # of Adam

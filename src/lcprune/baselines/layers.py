@@ -13,7 +13,7 @@ from lcprune.graph.channel_graph import ChannelGraph
 from lcprune.scoring.passes import evaluating
 
 
-class Layer(NamedTuple):
+class LayerDescription(NamedTuple):
     """The first producing layer of a group."""
 
     units: int
@@ -26,7 +26,7 @@ class Layer(NamedTuple):
     coupled: int  # layers that produce the units together (residual sums), depthwise ones not counted
 
 
-def describe_layers(graph: ChannelGraph) -> list[Layer]:
+def describe_layers(graph: ChannelGraph) -> list[LayerDescription]:
     """One description per group, in network order."""
     modules = dict(graph.model.named_modules())
     producers = [[modules[m.weight.rpartition(".")[0]] for m in g.members if m.role == "out"] for g in graph.groups]
@@ -49,7 +49,7 @@ def describe_layers(graph: ChannelGraph) -> list[Layer]:
         without = np.where(np.arange(len(whole)) == position, 0, whole)
         height, width = (*shapes.get(first, ())[2:4], 1, 1)[:2]
         found.append(
-            Layer(
+            LayerDescription(
                 units=int(whole[position]),
                 inputs=int(getattr(first, "in_channels", getattr(first, "in_features", 1))),
                 height=int(height),

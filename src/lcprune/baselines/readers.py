@@ -17,9 +17,9 @@ from lcprune.batches import call
 from lcprune.graph.channel_graph import Group
 from lcprune.repairs.watch import listening
 from lcprune.scoring.passes import evaluating
+from lcprune.search.space import FloatArray
 
-FloatArray = NDArray[np.float64]
-Seen = tuple[FloatArray, FloatArray]
+Observed = tuple[FloatArray, FloatArray]
 
 _RIDGE = 1e-4  # of the mean square of the inputs: keeps nearly equal channels from cancelling each other
 _MOST_NUMBERS = 2**23  # in one matrix of contributions; rows beyond are left out
@@ -29,7 +29,7 @@ _MOST_NUMBERS = 2**23  # in one matrix of contributions; rows beyond are left ou
 class Reader:
     """A convolution or linear layer that reads a group, in the network whose weights are changed.
 
-    What it sees are `Seen`: (rows, channels, k) inputs, and the (rows, out) outputs that it should give.
+    What it sees are `Observed`: (rows, channels, k) inputs, and the (rows, out) outputs that it should give.
 
     Attributes:
         name: of the layer.
@@ -41,7 +41,7 @@ class Reader:
     layer: nn.Conv2d | nn.Linear
     index: NDArray[np.int64]
 
-    def contributions(self, seen: Seen) -> Seen:
+    def contributions(self, seen: Observed) -> Observed:
         """What each unit adds to each output, (rows * out, units), and what all should add together, (rows * out,)."""
         weight = self._weight()
         rows = max(1, _MOST_NUMBERS // (weight.shape[0] * weight.shape[1]))
@@ -50,7 +50,7 @@ class Reader:
         mine = parts[:, :, self.index[:, 0]] if self.index.shape[1] == 1 else parts[:, :, self.index].sum(3)
         return mine.reshape(-1, len(self.index)), self._wanted(patches, outputs, weight).reshape(-1)
 
-    def refit(self, seen: Seen, kept: NDArray[np.int64]) -> None:
+    def refit(self, seen: Observed, kept: NDArray[np.int64]) -> None:
         """Give the kept units' columns the weights that reconstruct the outputs best; zero the others'."""
         patches, outputs = seen
         weight = self._weight()
@@ -105,7 +105,7 @@ def watch(
     batches: Sequence[tuple[Any, Any]],
     points: int,
     seed: int,
-) -> dict[str, Seen]:
+) -> dict[str, Observed]:
     """By layer, what the readers get in `model` and gave in the original network, at the same random places."""
 
     seen: list[dict[str, list[Tensor]]] = []

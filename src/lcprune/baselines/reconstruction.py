@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lcprune.baselines.readers import FloatArray, readers_of, watch
+from lcprune.baselines.readers import readers_of, watch
 from lcprune.copies import copy_to_run
 from lcprune.errors import ConfigError
 from lcprune.method import Method, methods
 from lcprune.progress import Progress
+from lcprune.search.space import FloatArray
 from lcprune.task import Choice, Task
 
 _SWEEPS, _HALVINGS = 50, 30

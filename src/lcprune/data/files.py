@@ -130,18 +130,18 @@ class FileSplit:
             device: where the uint8 images and the labels go.
         """
         pinned, workers = device.type == "cuda", min(workers, _cores())
-        reader = torch.utils.data.DataLoader(
-            _Reader(self, key),
+        loader = torch.utils.data.DataLoader(
+            _Decoder(self, key),
             batch_sampler=(batch.tolist() for batch in batches),
             num_workers=workers,
             pin_memory=pinned,
             prefetch_factor=4 if workers else None,
         )
-        for images, labels in reader:
+        for images, labels in loader:
             yield images.to(device, non_blocking=pinned), labels.to(device, non_blocking=pinned)
 
 
-class _Reader(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+class _Decoder(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
     """What a worker process needs to decode images."""
 
     def __init__(self, split: FileSplit, key: tuple[int, int] | None) -> None:

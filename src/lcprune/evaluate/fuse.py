@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from lcprune.evaluate import kernels
-from lcprune.graph.tail import Bounds, tail
+from lcprune.graph.tail import Bounds, bounds, tail
 
 aten = torch.ops.aten
 
@@ -80,9 +80,9 @@ def joined(
 def _join(recorded: fx.GraphModule) -> int:
     convolutions = [node for node in recorded.graph.nodes if _is_convolution(node)]
     for conv in convolutions:
-        nodes, other, bounds = tail(conv, _added, _bounds)
+        nodes, other, through = tail(conv, _added, lambda reader: bounds(reader.target, reader.args))
         with recorded.graph.inserting_before(nodes[-1]):
-            arguments = (*conv.args[:3], other, *conv.args[3:6], bounds or (-math.inf, math.inf))
+            arguments = (*conv.args[:3], other, *conv.args[3:6], through or (-math.inf, math.inf))
             new = recorded.graph.call_function(joined, arguments)
         new.meta = dict(nodes[-1].meta)
         nodes[-1].replace_all_uses_with(new)
@@ -107,13 +107,6 @@ def _added(reader: fx.Node, conv: fx.Node) -> fx.Node | None:
     others = [operand for operand in reader.args if operand is not conv]
     same = len(others) == 1 and isinstance(others[0], fx.Node) and _kind(others[0]) == _kind(conv)
     return others[0] if same else None  # type: ignore[return-value]
-
-
-def _bounds(reader: fx.Node) -> Bounds | None:
-    if reader.target is aten.relu.default:
-        return 0.0, math.inf
-    clamps = reader.target is aten.hardtanh.default and len(reader.args) == 3
-    return reader.args[1:] if clamps else None  # type: ignore[return-value]
 
 
 def _kind(node: Any) -> tuple[Any, ...] | None:

@@ -13,7 +13,7 @@ from lcprune.graph.discover import Fact
 from lcprune.graph.resolve import Units
 from lcprune.graph.structure import AttributeTie, Structure, TrialError
 
-Pair = tuple[Atoms, Atoms, set[int]]  # two axes, and the classes along them
+AxisPair = tuple[Atoms, Atoms, set[int]]  # two axes, and the classes along them
 
 
 def candidates(failure: TrialError, structure: Structure, modules: Mapping[str, nn.Module]) -> Iterator[AttributeTie]:
@@ -90,7 +90,7 @@ def _integers(module: nn.Module) -> Iterator[tuple[str, int | None, int]]:
                 yield name, index, entry
 
 
-def equal_axes(module: str, facts: Mapping[str, Sequence[Fact]], units: Units) -> dict[tuple[str, str, int], Pair]:
+def equal_axes(module: str, facts: Mapping[str, Sequence[Fact]], units: Units) -> dict[tuple[str, str, int], AxisPair]:
     """Pairs of different axes of one length that were seen while a module ran and that can both be cut.
 
     Code may take the length of one for that of the other, so that they must be cut alike. The pairs are named by the
@@ -103,7 +103,7 @@ def equal_axes(module: str, facts: Mapping[str, Sequence[Fact]], units: Units) -
             if (units.group_of[positions] >= 0).all():
                 classes = units.unit_class[positions]
                 axes.setdefault(classes.tobytes(), (inner, fact, set(classes.tolist())))
-    found: dict[tuple[str, str, int], Pair] = {}
+    found: dict[tuple[str, str, int], AxisPair] = {}
     for (one, a, along_a), (other, b, along_b) in itertools.combinations(axes.values(), 2):
         if a.size == b.size and not along_a & along_b:
             ordinal = sum(key[:2] == (one, other) for key in found)

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from lcprune.batches import Inputs
 from lcprune.batches import call as call_network
 from lcprune.copies import named_tensors
+from lcprune.graph.attention import plain_attention
 from lcprune.graph.labels import PLAIN, UNIFORM, Labels, Taken, Use
 from lcprune.graph.noise import same_random_numbers
 from lcprune.graph.outputs import Leaf, leaves
@@ -273,15 +274,3 @@ def _is_composite(func: Any) -> bool:
 def _whole(tensor: Tensor) -> bool:
     """Whether a tensor is all that lies in its memory."""
     return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
-
-
-@contextlib.contextmanager
-def plain_attention() -> Iterator[None]:
-    """Attention as matrix products, so that every channel can be followed through it."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from lcprune.graph.rules import Call, is_mask
 from lcprune.graph.site import CodeSite, own_code
 
-Place = tuple[bool, str, CodeSite]  # training mode or not, an operator, and where in the network's code
+OperatorSite = tuple[bool, str, CodeSite]  # training mode or not, an operator, and where in the network's code
 
 
 def depends_on_values(call: Call) -> bool:
@@ -53,8 +53,8 @@ class Values:
 
     def __init__(self) -> None:
         self.recording = True  # the pass on data is not over yet
-        self._read: dict[Place, list[Any]] = {}
-        self._visits: Counter[Place] = Counter()
+        self._read: dict[OperatorSite, list[Any]] = {}
+        self._visits: Counter[OperatorSite] = Counter()
 
     def start(self) -> None:
         """A pass begins."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lcprune.batches import Batch, call
 from lcprune.repairs.layers import Layer, at_places
-from lcprune.repairs.watch import Run, listening
+from lcprune.repairs.watch import LayerRun, listening
 from lcprune.repairs.wiring import Site
 
 _PLACES = 256  # of a feature map, at most: neighbours say nearly the same
@@ -73,10 +73,10 @@ def mean_and_second(parts: Sequence[Moments]) -> tuple[Tensor, Tensor]:
 
 
 @contextlib.contextmanager
-def measuring(model: nn.Module, sites: Sequence[Site]) -> Iterator[dict[Run, Moments]]:
+def measuring(model: nn.Module, sites: Sequence[Site]) -> Iterator[dict[LayerRun, Moments]]:
     """While the whole network runs: the moments of every input that layers with fewer channels read, each once."""
     wanted = {run: site.columns.taps for site in sites if site.cut for run in site.runs}
-    found: dict[Run, Moments] = {}
+    found: dict[LayerRun, Moments] = {}
     runs: Counter[str] = Counter()
 
     def begin(name: str, model: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -93,7 +93,7 @@ def measuring(model: nn.Module, sites: Sequence[Site]) -> Iterator[dict[Run, Mom
         yield found
 
 
-def measure_moments(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -> dict[Run, Moments]:
+def measure_moments(model: nn.Module, sites: Sequence[Site], batches: Sequence[Batch]) -> dict[LayerRun, Moments]:
     """The moments on some images."""
     with measuring(model, sites) as found, torch.no_grad():
         for batch in batches:

@@ -62,14 +62,14 @@ class MaskedStandIns:
     """
 
     def __init__(self, quick: QuickRepair, model: nn.Module, units: Mapping[str, NDArray[Any]]) -> None:
-        widths: dict[int, list[_Reader]] = {}
+        widths: dict[int, list[_MaskedReader]] = {}
         for site in quick.sites:
             layer: Any = model.get_submodule(site.name)
             if groups_of(layer) > 1 or is_transposed(layer):
                 raise PlanError(f"{site.name} is grouped or transposed: stand-ins for it need a smaller network")
             mean, second = quick.moments(site)
             own = torch.as_tensor(units[f"{site.name}.weight"])[:: site.columns.taps]
-            reader = _Reader(site, layer, own.to(mean.device), mean, second, can_shift(model, site))
+            reader = _MaskedReader(site, layer, own.to(mean.device), mean, second, can_shift(model, site))
             widths.setdefault(len(mean), []).append(reader)
         self._widths = [_Width(readers) for readers in widths.values()]
 
@@ -84,7 +84,7 @@ class MaskedStandIns:
             width.write()
 
 
-class _Reader(NamedTuple):
+class _MaskedReader(NamedTuple):
     site: Site
     layer: Any
     units: Tensor  # (channels,) the flag of every channel that it reads
@@ -107,7 +107,7 @@ class _Alike(NamedTuple):
     biases: list[tuple[Tensor, Tensor, Any]]  # likewise, both, and the cover; none if nobody takes the shift
 
     @classmethod
-    def of(cls, readers: Sequence[_Reader], begin: int) -> _Alike:
+    def of(cls, readers: Sequence[_MaskedReader], begin: int) -> _Alike:
         weights = [reader.layer.weight.detach() for reader in readers]
         wholes = [matrix(reader.layer, reader.site.columns.taps)[0].transpose(1, 2) for reader in readers]
         both = [(reader.bias, reader.site.cover) for reader in readers]
@@ -128,12 +128,12 @@ class _Width:
         stand_ins: (layers, channels, channels) what predicts the channels that go from those that stay.
     """
 
-    def __init__(self, readers: Sequence[_Reader]) -> None:
-        shapes: dict[Any, list[_Reader]] = {}
+    def __init__(self, readers: Sequence[_MaskedReader]) -> None:
+        shapes: dict[Any, list[_MaskedReader]] = {}
         for reader in readers:
             weight, taps = reader.layer.weight, reader.site.columns.taps
             shapes.setdefault((weight.shape, weight.dtype, taps, reader.bias is None), []).append(reader)
-        self.alike, ordered = list[_Alike](), list[_Reader]()
+        self.alike, ordered = list[_Alike](), list[_MaskedReader]()
         for own in shapes.values():
             self.alike.append(_Alike.of(own, len(ordered)))
             ordered += own

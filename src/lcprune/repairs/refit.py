@@ -44,7 +44,7 @@ _PATCHES = 2**26  # numbers in the patches of one layer, at most
 _ABLE = 0.01  # of the largest factor of a batch norm: outputs with a smaller one make up for nothing
 _WIDEST = 8192  # inputs times taps of a patch: more are not fitted by patch
 
-Seen = dict[str, tuple[Tensor, Tensor]]  # by layer: what it read and gave, (images, channels, places) each
+Noted = dict[str, tuple[Tensor, Tensor]]  # by layer: what it read and gave, (images, channels, places) each
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +83,12 @@ def refit(
 
 
 @contextlib.contextmanager
-def _recording(whole: nn.Module, sites: Mapping[str, Site], stage: Stage) -> Iterator[tuple[Seen, dict[str, Tensor]]]:
+def _recording(whole: nn.Module, sites: Mapping[str, Site], stage: Stage) -> Iterator[tuple[Noted, dict[str, Tensor]]]:
     """While the network runs: what layers read and give, at some places. What is added behind a layer counts as given.
 
     Also yields what is added, by the layer's name, as soon as it is known.
     """
-    found: Seen = {}
+    found: Noted = {}
 
     def note(name: str, layer: Layer, args: tuple[Tensor, ...], output: Tensor) -> None:
         wide = layer.weight[0].numel() * groups_of(layer)
@@ -106,7 +106,7 @@ def _recording(whole: nn.Module, sites: Mapping[str, Site], stage: Stage) -> Ite
 
 
 @contextlib.contextmanager
-def _fitting(whole: nn.Module, small: nn.Module, sites: Mapping[str, Site], seen: Seen) -> Iterator[dict[str, Tensor]]:
+def _fitting(whole: nn.Module, small: nn.Module, sites: Mapping[str, Site], seen: Noted) -> Iterator[dict[str, Tensor]]:
     """While a cut network runs: every layer is fitted just before it does. Yields what is added, as `_recording`."""
 
     def fit(name: str, cut: Layer, args: tuple[Tensor, ...]) -> None:

@@ -4,7 +4,7 @@ With the covariance S of a reader's input channels, in the order in which they a
 channel j that those before it cannot predict is column j of L. What the outputs W x lose with it is |W L[:, j]|^2, and
 what they lose with all channels from k on is the sum of these.
 
-Which unit costs least may be asked anew after each that goes. With P the inverse of the covariance of the channels
+Which unit costs least can be asked again after each that goes. With P the inverse of the covariance of the channels
 that are left and W their weight, stand-ins counted in, channel j costs |W[:, j]|^2 / P[j, j]. When channels g go, those
 that stay take over W[:, g] A with A = -P[g, g]^-1 P[g, kept].
 """
@@ -26,7 +26,7 @@ from lcprune.repairs.quick import QuickRepair
 from lcprune.repairs.stand_ins import RIDGE, ridge
 
 Floats = NDArray[np.float64]
-Units = NDArray[np.int64]
+UnitOrder = NDArray[np.int64]
 
 _STEPS = 64  # in which the units of a group go, when their order is sought
 
@@ -45,7 +45,7 @@ def lost_shares(quick: QuickRepair, graph: ChannelGraph, scores: Sequence[Floats
     return found
 
 
-def least_lost(quick: QuickRepair, graph: ChannelGraph) -> list[tuple[Units, Floats] | None]:
+def least_lost(quick: QuickRepair, graph: ChannelGraph) -> list[tuple[UnitOrder, Floats] | None]:
     """For every group, its units in the order in which its readers miss them least, and the share lost with each.
 
     Shares never fall: a unit counts for no less than those before it. None where no reader of the group was measured.
@@ -54,14 +54,14 @@ def least_lost(quick: QuickRepair, graph: ChannelGraph) -> list[tuple[Units, Flo
 
 
 @dataclass(frozen=True, eq=False)
-class _Reader:
+class _GroupReader:
     """A layer that reads a group."""
 
     spread: Tensor  # covariance of the channels that it reads of the group, unit after unit, with a little ridge
     gram: Tensor  # what a pair of them counts for in its outputs, W^T W
     own: int  # how many channels belong to a unit
 
-    def lost(self, order: Units) -> Floats:
+    def lost(self, order: UnitOrder) -> Floats:
         """What outputs lose with every unit, given those before it in this order."""
         flat = torch.as_tensor((order[:, None] * self.own + np.arange(self.own)).reshape(-1))
         lower = torch.linalg.cholesky(self.spread[flat][:, flat])
@@ -69,7 +69,7 @@ class _Reader:
         return lost.view(-1, self.own).sum(1).numpy()
 
 
-def _readers(quick: QuickRepair, group: Group) -> list[_Reader]:
+def _readers(quick: QuickRepair, group: Group) -> list[_GroupReader]:
     """The plain layers that read a group and were measured; on the CPU, where many small steps are quick."""
     sites = {f"{site.name}.weight": site for site in quick.sites}
     found = []
@@ -87,11 +87,11 @@ def _readers(quick: QuickRepair, group: Group) -> list[_Reader]:
         spread = (second - torch.outer(mean, mean))[flat][:, flat]
         spread = spread + ridge(spread, RIDGE, second.diagonal()[flat].mean())
         weight = matrix(layer, taps)[0].transpose(1, 2).flatten(0, 1).to(spread)[:, flat]
-        found.append(_Reader(spread, weight.T @ weight, own.shape[1]))
+        found.append(_GroupReader(spread, weight.T @ weight, own.shape[1]))
     return found
 
 
-def _eliminated(readers: Sequence[_Reader], size: int) -> tuple[Units, Floats]:
+def _eliminated(readers: Sequence[_GroupReader], size: int) -> tuple[UnitOrder, Floats]:
     """Units as they go, some at a time, and the share that is lost with each."""
     inverses = [torch.linalg.inv(reader.spread) for reader in readers]
     grams = [reader.gram for reader in readers]

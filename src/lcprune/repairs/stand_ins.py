@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from lcprune.repairs.layers import matrix, write
 from lcprune.repairs.moments import Moments, mean_and_second
-from lcprune.repairs.watch import Run
+from lcprune.repairs.watch import LayerRun
 from lcprune.repairs.wiring import Site
 
 RIDGE = 1e-4  # of the mean variance
 ROUNDING = 1e-10  # of the mean square: a smaller variance is nothing but rounding
 
 
-def stand_in(whole: nn.Module, small: nn.Module, sites: Iterable[Site], moments: Mapping[Run, Moments]) -> None:
+def stand_in(whole: nn.Module, small: nn.Module, sites: Iterable[Site], moments: Mapping[LayerRun, Moments]) -> None:
     """Give every layer of the cut network that reads fewer channels its stand-ins, in place."""
     for site in sites:
         if site.cover is None:

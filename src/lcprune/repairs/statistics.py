@@ -15,7 +15,7 @@ better where so much is cut that the two networks have little in common.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -194,11 +194,11 @@ def _rows(values: Tensor, around: Tensor) -> Pair:
 
 
 @torch.no_grad()
-def renew_statistics(model: nn.Module, batches: Sequence[Batch]) -> None:
-    """Replace batch-norm statistics by those of `batches`, in place; all else runs in evaluation mode.
+def renew_statistics(model: nn.Module, batches: Iterable[Batch]) -> None:
+    """Replace batch-norm statistics by those of `batches`, in place; the network ends in evaluation mode.
 
-    Every batch counts the same, so a last one of no more than half their size is left out: it would weigh too much, and
-    one image may have no variance at all.
+    Every batch counts the same, so those of no more than half the first one's size, as a last one may be, are left out:
+    they would weigh too much, and one image may have no variance at all.
     """
     norms = statistics_of(model).values()
     if not norms:
@@ -209,9 +209,13 @@ def renew_statistics(model: nn.Module, batches: Sequence[Batch]) -> None:
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over the batches
         norm.train()
-    for batch in batches:
-        if 2 * batch.size > batches[0].size:
-            call(model, batch.inputs)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        norm.eval()
+    full = 0
+    try:
+        for batch in batches:
+            full = full or batch.size
+            if 2 * batch.size > full:
+                call(model, batch.inputs)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+            norm.eval()

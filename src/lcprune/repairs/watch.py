@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_iter
 
 from lcprune.batches import call
 from lcprune.graph.outputs import leaves, tensors
+from lcprune.graph.tail import Bounds, bounds
 from lcprune.repairs.layers import Layer, is_plain, is_transposed, layers_of, size_of
 
-Run = tuple[str, int]  # a layer's name, and which of its runs in one pass
+LayerRun = tuple[str, int]  # a layer's name, and which of its runs in one pass
 Beside = tuple[str, bool]  # a module's name, and whether it is what the module reads; else what it gives
-Bounds = tuple[float, float]  # the least and the most that a ReLU or a clamp lets through
 Map = tuple[int, int, int]  # rows that one image has, as frames of a film; channels and places of each
 
 OUTSIDE = "its weight is used outside of it, too"
@@ -35,8 +35,6 @@ _ATEN = torch.ops.aten
 _RESHAPES = {_ATEN.view.default, _ATEN._unsafe_view.default}
 _SUMS = {_ATEN.add.Tensor, _ATEN.add_.Tensor}
 _ASKED = {_ATEN._local_scalar_dense.default, _ATEN.equal.default}  # Python's own numbers come of them
-_RELUS = {_ATEN.relu.default, _ATEN.relu_.default}
-_CLAMPS = {_ATEN.clamp.default, _ATEN.clamp_.default, _ATEN.hardtanh.default, _ATEN.hardtanh_.default}
 _PRODUCTS = {_ATEN.convolution.default, _ATEN.mm.default, _ATEN.bmm.default, _ATEN.t.default, _ATEN.transpose.int}
 
 
@@ -74,7 +72,7 @@ def first_named(module: nn.Module, named: Mapping[str, Any]) -> str:
 class Seen:
     """What is known of a module, or of the sum behind a layer."""
 
-    runs: list[Run] = field(default_factory=list)  # of a layer, each as the first one that reads the very same tensor
+    runs: list[LayerRun] = field(default_factory=list)  # of a layer, each as the first that reads the same tensor
     size: tuple[int, ...] = ()  # of what a layer reads: images first, then all but channels
     numbers: int = 0  # that one image takes: what a layer reads and gives
     maps: list[Map] = field(default_factory=list)  # of these
@@ -121,7 +119,7 @@ class Watch(TorchDispatchMode):
         self._norms = {name: module for name, module in modules.items() if isinstance(module, _BatchNorm)}
         self._owners = {id(own): name for name, layer in self.layers.items() for own in layer._parameters.values()}
         self._tensors: dict[int, _Known] = {}
-        self._first: dict[tuple[Any, ...], Run] = {}
+        self._first: dict[tuple[Any, ...], LayerRun] = {}
         self._inside: list[str] = []
         self._clock = 0  # operators so far
         self._gates: dict[str, tuple[int, Tensor]] = {}  # modules that may be one: when they began, and what they read
@@ -153,7 +151,7 @@ class Watch(TorchDispatchMode):
             if func in _PRODUCTS and id(value) in self.names:
                 self.multiplied.add(self.names[id(value)])
         if args and (known := self._tensors.get(id(args[0]))) and known.giver is not None:
-            self.seen[known.giver].bounds = _bounds(func, args)
+            self.seen[known.giver].bounds = bounds(func, args)
         joined = None
         if func in _SUMS and not kwargs and isinstance(args[1], Tensor) and args[0].shape == args[1].shape:
             joined = self._note_sum(args[0], args[1])
@@ -315,18 +313,6 @@ class Watch(TorchDispatchMode):
 
 def _sum_behind(layer: str) -> str:
     return f"{layer} and what is added"  # no module has such a name
-
-
-def _bounds(func: Any, args: Any) -> Bounds | None:
-    """The least and the most that an operator lets through, if it does nothing else."""
-    if func in _RELUS:
-        return 0.0, math.inf
-    if func not in _CLAMPS:
-        return None
-    unsaid: list[float | None] = [-1, 1] if func in (_ATEN.hardtanh.default, _ATEN.hardtanh_.default) else [None, None]
-    bounds = [*args[1:], *unsaid[len(args) - 1 :]]
-    low, high = bounds[0], bounds[1]
-    return -math.inf if low is None else float(low), math.inf if high is None else float(high)
 
 
 def _writes(func: Any) -> bool:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from lcprune.batches import call
+from lcprune.graph.tail import Bounds
 from lcprune.plan import Plan
 from lcprune.repairs.layers import Columns, Layer, columns_after, coverage, is_transposed, layers_of, size_of
-from lcprune.repairs.watch import OUTSIDE, Beside, Bounds, Map, Run, Watch, listening
+from lcprune.repairs.watch import OUTSIDE, Beside, LayerRun, Map, Watch, listening
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Site:
 
     name: str
     columns: Columns
-    runs: tuple[Run, ...]
+    runs: tuple[LayerRun, ...]
     norm: str | None
     patched: bool
     cover: Tensor | None

@@ -21,7 +21,8 @@ from lcprune.report.figure import (
     network_scale,
     tip,
 )
-from lcprune.report.records import Records, Row
+from lcprune.report.records import Records
+from lcprune.runs import Row
 
 
 def schedule(records: Records) -> Figure | None:

@@ -17,10 +17,10 @@ from lcprune.plan import Plan
 from lcprune.report.accuracy import before_after, frontier_macs, frontier_params, training
 from lcprune.report.figure import Figure
 from lcprune.report.insides import latency, metric, schedule, search
-from lcprune.report.records import Records, Row, collect, summarise
+from lcprune.report.records import Records, collect, summarise
 from lcprune.report.render import MARK, javascript, pictures, svg, vega_config, write_figures
 from lcprune.report.tables import result_table
-from lcprune.runs import CONFIG, ENVIRONMENT, PLAN, RunFolder
+from lcprune.runs import CONFIG, ENVIRONMENT, PLAN, Row, RunFolder
 from lcprune.summary import html_table, plan_html
 from lcprune.version import VERSION
 

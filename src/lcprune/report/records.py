@@ -9,10 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from lcprune.plan import Plan
-from lcprune.runs import PLAN, RunFolder
+from lcprune.runs import PLAN, Row, RunFolder
 from lcprune.score import Score
-
-Row = dict[str, Any]
 
 _AVERAGED = (
     *("macs", "params", "macs_share", "params_share", "loss", "loss_before", "loss_repaired"),

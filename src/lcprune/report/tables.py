@@ -6,7 +6,8 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 
-from lcprune.report.records import Row, is_tuned, summarise
+from lcprune.report.records import is_tuned, summarise
+from lcprune.runs import Row
 from lcprune.score import Score
 
 

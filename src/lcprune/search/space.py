@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcprune.select import Limits, Ranking
+from lcprune.select.ranking import Counts
 
 FloatArray = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 # One step of the affine form's scale multiplies it by exp(N(0, this)): about a factor of two either way.
 _SCALE_SPREAD = float(np.log(2.0))

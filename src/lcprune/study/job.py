@@ -9,12 +9,11 @@ from typing import Any
 from lcprune.graph import ChannelGraph
 from lcprune.latency import Latency
 from lcprune.limit import Limit, network_name
-from lcprune.runs import network_folder
+from lcprune.runs import Row, network_folder
 from lcprune.score import ACCURACY, LOSS, Score
 from lcprune.search import Record
 
 ORIGINAL = "original"
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)

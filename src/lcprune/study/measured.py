@@ -12,8 +12,8 @@ from lcprune.evaluate import make_evaluator
 from lcprune.files import write_json
 from lcprune.latency import measure
 from lcprune.progress import Progress
+from lcprune.runs import Row
 from lcprune.scoring import metrics as known
-from lcprune.study.job import Row
 from lcprune.study.study import Study
 
 

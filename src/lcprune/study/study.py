@@ -28,11 +28,11 @@ from lcprune.graph import ChannelGraph
 from lcprune.outcome import PruneResult, repaired
 from lcprune.plan import Plan
 from lcprune.repairs import AUTO, IMAGES, NONE, STAND_INS, mend
-from lcprune.runs import PLAN, RunFolder
+from lcprune.runs import PLAN, Row, RunFolder
 from lcprune.score import score_row
 from lcprune.search import Search
 from lcprune.storage import load, save
-from lcprune.study.job import ORIGINAL, NetworkJob, Row, cost_row, epoch_rows, row_folder
+from lcprune.study.job import ORIGINAL, NetworkJob, cost_row, epoch_rows, row_folder
 from lcprune.study.networks import Network
 from lcprune.tune import Recipe, evaluate, fit
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from lcprune import bf16
 from lcprune.batches import as_batch, call, loss_of
 from lcprune.data import AnyData
 from lcprune.errors import TuneError
+from lcprune.repairs.statistics import renew_statistics, statistics_of
 from lcprune.score import LOSS
 from lcprune.tune.step import autocast, in_float32
 
@@ -87,7 +87,6 @@ def evaluate(
     return SplitResult(loss, loss if meter is None else float(meter.compute()))
 
 
-@torch.no_grad()
 def recalibrate(
     model: nn.Module,
     dataset: AnyData,
@@ -105,28 +104,19 @@ def recalibrate(
         model: changed in place.
         dataset: its training images are drawn, without augmentation.
         images: how many.
-        batch_size: images at a time.
+        batch_size: images at a time; a last batch of no more than half as many is left out.
         seed: of the draw.
         device: None for the GPU where there is one.
     """
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    if not norms:
+    if not statistics_of(model):
         return
     if images < 2:
         raise TuneError(f"images={images}: statistics need at least two")
     where = pick_device(device)
     bf16.refuse_network(model, where, TuneError)
-    training, momenta = model.training, [norm.momentum for norm in norms]
-    model.to(where).eval()
+    training = model.training
+    drawn = dataset.batches("train", batch_size, limit=images, seed=seed, device=where)
     try:
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a cumulative average
-            norm.train()
-        for batch, _ in dataset.batches("train", batch_size, limit=images, seed=seed, device=where):
-            if as_batch((batch, ())).size > 1:
-                call(model, batch)
+        renew_statistics(model.to(where), (as_batch((inputs, ())) for inputs, _ in drawn))
     finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
         model.train(training)

@@ -39,7 +39,6 @@ class FitResult:
         val_loss: at the last look, or NaN without a validation split.
         val_score: likewise; accuracy, from 0 to 1, unless the data say otherwise.
         images_per_second: median over epochs.
-        run_dir: where the files are, if anywhere.
     """
 
     model: nn.Module = field(repr=False)
@@ -49,7 +48,6 @@ class FitResult:
     val_loss: float
     val_score: float
     images_per_second: float
-    run_dir: Path | None
 
     @property
     def val_accuracy(self) -> float:
@@ -179,5 +177,4 @@ def fit_result(run: Training) -> FitResult:
         val_loss=loss,
         val_score=score,
         images_per_second=rate,
-        run_dir=run.folder,
     )

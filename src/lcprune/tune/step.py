@@ -89,7 +89,7 @@ class Stepper:
         self.losses = torch.zeros(feed.steps, len(recipes), device=self.device)
         self.correct = torch.zeros(len(recipes), dtype=torch.int64, device=self.device)
         kind = torch.float32 if on_gpu else torch.float64
-        self.schedule = torch.zeros(feed.steps, len(self.parts), dtype=kind, device=self.device)
+        self.epoch_rates = torch.zeros(feed.steps, len(self.parts), dtype=kind, device=self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if capture:
             self.capture()
@@ -115,8 +115,8 @@ class Stepper:
 
     def start(self, epoch: int, step: int) -> None:
         """Prepare for an epoch, from the given step on."""
-        schedule = [part.lr * part.recipe.factors(epoch, self.feed.steps) for part in self.parts]
-        self.schedule.copy_(torch.from_numpy(np.stack(schedule, axis=1)))
+        rates = [part.lr * part.recipe.factors(epoch, self.feed.steps) for part in self.parts]
+        self.epoch_rates.copy_(torch.from_numpy(np.stack(rates, axis=1)))
         if step == 0:
             self.losses.zero_()
             self.correct.zero_()
@@ -129,7 +129,7 @@ class Stepper:
             self.graph.replay()
             return
         if self.device.type != "cuda":
-            for group, rate in zip(self.optimizer.param_groups, self.schedule[position].tolist(), strict=True):
+            for group, rate in zip(self.optimizer.param_groups, self.epoch_rates[position].tolist(), strict=True):
                 group["lr"] = rate
         self.network.zero_grad(set_to_none=True)
         self._body()
@@ -141,7 +141,7 @@ class Stepper:
         if not self.recipe.channels_last and isinstance(images, Tensor):
             images = images.contiguous()
         if self.device.type == "cuda":
-            self.rates.copy_(self.schedule.index_select(0, cursor).view(-1))
+            self.rates.copy_(self.epoch_rates.index_select(0, cursor).view(-1))
         with autocast(self.device, self.recipe.precision):
             logits = call(self.network, images)
             taught = None
