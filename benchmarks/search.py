@@ -3,7 +3,7 @@
     python benchmarks/search.py                                            # this machine's defaults
     python benchmarks/search.py --variants zero zero+plain --precisions fp32 bf16 --data cifar10:PATH \\
         --weights examples/resnet56-cifar10.safetensors --candidates 400 200 800 --images 3000 1000 --macs 0.5 0.3
-    python benchmarks/search.py --networks vgg16 mobilenetv2 --candidates 100 --append
+    python benchmarks/search.py --networks torchvision:resnet50 --images 500 --candidates 100 --append
 
 Every list's first entry is the base; the others are measured one at a time against it. Variants:
 
@@ -17,10 +17,9 @@ Every list's first entry is the base; the others are measured one at a time agai
     rebuild    baseline: copy the network, cut the copy, run it; nothing folded
     mask       baseline: the full-size network with masks multiplied into what each layer reads
 
-Capture is counted, and so is compiling kernels for a network that the process has not met; a search of three
-candidates warms the process first, unless `--cold`. Random images serve as well as real ones for timing;
-`--data` and `--weights` (for the first network) search in earnest. `error` is how far losses are from those in
-float64, by share, the worst of five selections.
+Capture is counted; kernels are compiled in a search of three candidates that warms the process for each precision.
+Random images serve as well as real ones for timing; `--data` and `--weights` (for the first network) search in earnest.
+`error` is how far losses are from those in float64, by share, the worst of five selections.
 """
 
 from __future__ import annotations
@@ -270,7 +269,6 @@ def main() -> None:
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[0], help="0 lets lcprune choose")
     parser.add_argument("--data", help="e.g. cifar10:PATH; random images if not given")
     parser.add_argument("--weights", help="a file of weights for the first network named")
-    parser.add_argument("--cold", action="store_true", help="count what only the first search of a process pays")
     parser.add_argument("--append", action="store_true", help="add rows to the file that is there")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--out", type=Path, default=None)
@@ -278,7 +276,6 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     cache: dict[str, Any] = {}
-    kernels = ("on disk" if any(Path.home().glob(".triton/cache/*")) else "none") if options.cold else "warm"
     results = {
         "what": "time of one search",
         "machine": device_name(torch.device(options.device)),
@@ -292,13 +289,12 @@ def main() -> None:
     columns = ("network", "macs", "candidates", "images", "variant", "precision", "batch_size")
     times = ("total_s", "setup_s", "planning_s", "preparing_s", "evaluating_s")
     print("  ".join((*columns, *times, "evaluations", "difference", "error")))
-    for index, base in enumerate(rows(options)):
-        if index == 0 and not options.cold:
-            measure(
-                {**base, "judge": False, "candidates": 3, "images": min(64, base["images"])}, options, cache
-            )  # warms up
-        row = {**measure(base, options, cache), "cold": options.cold and index == 0, "kernels": kernels}
-        kernels = "warm"
+    warm: set[str] = set()
+    for base in rows(options):
+        if base["precision"] not in warm:
+            measure({**base, "judge": False, "candidates": 3, "images": min(64, base["images"])}, options, cache)
+            warm.add(base["precision"])
+        row = measure(base, options, cache)
         results["rows"].append(row)
         shown = [str(row[name]) for name in columns] + [f"{row[name]:.3f}" for name in times]
         error = "" if row["error"] is None else f"{row['error']:.1e}"

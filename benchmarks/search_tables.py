@@ -15,7 +15,7 @@ from lcprune.files import atomic_write
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-NETWORKS = {"resnet56": "ResNet-56", "vgg16": "VGG", "mobilenetv2": "MobileNetV2", "torchvision:resnet50": "ResNet-50"}
+NETWORKS = {"resnet56": "ResNet-56", "torchvision:resnet50": "ResNet-50, 224 x 224"}
 NETWORKS |= {"torchvision:mobilenet_v2": "MobileNetV2, 224 x 224"}
 VARIANTS = {
     "zero": "joined convolutions, channels last",
@@ -82,7 +82,7 @@ def base(kind: str) -> str:
 
 def basic(kind: str) -> list[Row]:
     """Rows of the base search, in every variant."""
-    found = [row for row in rows(kind) if not row["cold"] and row["variant"] in VARIANTS]
+    found = [row for row in rows(kind) if row["variant"] in VARIANTS]
     same = ("network", "macs", "candidates", "images", "batch_size")
     return [row for row in found if all(row[name] == found[0][name] for name in same)]
 
@@ -112,7 +112,7 @@ def growth(kind: str = "cuda") -> str:
     """One thing changed at a time."""
     body = []
     for row in rows(kind):
-        if row["variant"] != "zero" or row["cold"] or row["precision"] != "fp32":
+        if row["variant"] != "zero" or row["precision"] != "fp32":
             continue
         both = (row, _partner(rows(kind), row))
         body.append(
@@ -140,18 +140,6 @@ def growth(kind: str = "cuda") -> str:
     return table(head, body)
 
 
-def first(kind: str = "cuda") -> str:
-    """The first search of a process, kernels compiled in it."""
-    return table(
-        ("kernels", "precision", "s", "of it before the first candidate"),
-        [
-            (row["kernels"], _precision(row), f"{row['total_s']:.1f}", f"{row['setup_s']:.1f}")
-            for row in rows(kind)
-            if row["cold"]
-        ],
-    )
-
-
 def ratios(kind: str = "cpu") -> str:
     """Both baselines over ours, in one run."""
     found = {(row["variant"], row["precision"]): row["total_s"] for row in rows(kind) if row["variant"] in VARIANTS}
@@ -170,7 +158,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "growth": growth,
     "repair": repaired,
     "batches": batches,
-    "first": first,
     "cpu": ratios,
 }
 
@@ -186,7 +173,7 @@ def refresh(page: str) -> str:
 
 def _partner(found: list[Row], row: Row) -> Row | None:
     """The same search in bf16, of one in float32."""
-    same = ("network", "macs", "candidates", "images", "batch_size", "variant", "cold")
+    same = ("network", "macs", "candidates", "images", "batch_size", "variant")
     alike = (one for one in found if all(one[name] == row[name] for name in same))
     return next((one for one in alike if one["precision"] == "bf16"), None)
 

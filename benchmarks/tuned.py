@@ -5,8 +5,8 @@
     python benchmarks/tuned.py show
 
 `plans` makes the cuts, one file each, and leaves those that are there; several processes may share the work. `tune`
-tunes all that are named as one fleet and adds a row for each to benchmarks/results/tuned.json. `show` prints the tables
-of docs/training.md and docs/results/resnet-56.md.
+tunes all that are named as one fleet and adds a row for each to benchmarks/results/tuned.json. `show` prints the table
+of docs/results/resnet-56.md.
 
 For choices, networks are pruned that were trained on 45,000 images, and judged on the other 5,000. The paper's own
 settings are `--weights benchmarks/paper/baselines --name seed-1 --val 0 --split test --epochs 60`: a network that was
@@ -17,7 +17,9 @@ trained on all 50,000 images, tuned on them and judged on the test images.
     lcp-l2            candidates judged after repair, by l2
     lcp-rebuilt       likewise by the metric that `prune` takes by default
 
-What was judged after repair is tuned from stand-ins, as `prune` gives it back, all else as it is cut.
+What was judged after repair is tuned from stand-ins, as by `lcprune prune --epochs`, all else as it is cut. The plans
+of the record are in benchmarks/results/tuned_plans.tar.xz (`tar xJf ... -C runs`), with some that were not tuned yet:
+all of the paper's settings at 50 %, and those that `peers.py tune --methods lcp --metric l2` asks for (in `peers`).
 """
 
 from __future__ import annotations

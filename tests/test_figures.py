@@ -143,11 +143,13 @@ def test_searches() -> None:
     assert {f"{row['difference']:.5f}" for row in base} == {"0.40100"}
     assert "47 % of all layers" in page and round(100 * base[0]["shared_prefix"]) == 47
     assert {f"{row['naive_difference']:.5f}" for row in base} == {"1.35613"} and "1.35613" in page
-    best = {row["precision"]: f"{row['total_s']:.1f} s" for row in base if row["variant"] == "zero"}
+    ours = {(row["variant"], row["candidates"], row["precision"]): row for row in search_tables.rows("cuda")[::-1]}
+    repaired, plain = (ours[key]["total_s"] for key in (("repair", 200, "fp32"), ("zero", 400, "fp32")))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"in {best['fp32']} in float32, {best['bf16']} with bf16" in readme
-    # What a search must not take longer than, on the device that it was measured on.
-    assert all(row["total_s"] <= {"fp32": 8, "bf16": 5}[row["precision"]] for row in base if row["variant"] == "zero")
+    assert f"before it is judged, in {repaired:.1f} s; 400 judged as cut, as in the paper, in {plain:.1f} s" in readme
+    # What a search must not take longer than, on the device that it was measured on; the rest is compiling.
+    most = {"fp32": 6, "bf16": 2.5}
+    assert all(row["evaluating_s"] <= most[row["precision"]] for row in base if row["variant"] == "zero")
 
 
 def test_training_speed_on_a_gpu() -> None:
@@ -202,7 +204,7 @@ def test_macs_guide_a_search_as_well_as_tables_of_layer_times_did() -> None:
                 for way in ("latency", "MACs")
             }
             compared.append(loss["MACs"] <= loss["latency"])
-    assert f"In {sum(compared)} of {len(compared)} rows MACs" in LATENCY
+    assert f"In {sum(compared)} of {len(compared)} comparisons at equal measured latency" in LATENCY
 
 
 def test_repairs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +240,18 @@ def test_imagenet_and_searches(capsys: pytest.CaptureFixture[str]) -> None:
         page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
         assert len(lines) >= 5 and [line for line in lines if line not in page] == []
+
+
+def test_rankings_after_tuning(capsys: pytest.CaptureFixture[str]) -> None:
+    import tuned
+
+    page = (ROOT / "docs" / "results" / "resnet-56.md").read_text(encoding="utf-8").replace("**", "")
+    tuned.show(SimpleNamespace(out=tuned.RESULTS))
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\| \d", line)]
+    assert len(lines) == 2 and [line for line in lines if line not in page] == []
+    ahead = {(r["limit"], r["seed"]): r["accuracy"] for r in record("results/tuned.json") if r["way"] == "lcp-l2"}
+    naive = {(r["limit"], r["seed"]): r["accuracy"] for r in record("results/tuned.json") if r["way"] == "naive"}
+    assert all(ahead[key] > naive[key] for key in naive) and "with every seed" in " ".join(page.split())
 
 
 def test_what_the_order_gains() -> None:

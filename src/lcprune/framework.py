@@ -21,7 +21,7 @@ from lcprune.method import Method
 from lcprune.outcome import PruneResult, PruneStep, check, repaired
 from lcprune.repairs import AUTO, NONE, check_how
 from lcprune.select import Kept
-from lcprune.setup import Data, Metric, Where, limits_of, set_up
+from lcprune.setup import AnyMetric, Data, Where, limits_of, set_up
 from lcprune.task import Choice, Task
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def prune(
     params: Written | None = None,
     latency: Latency | Written | None = None,
     method: str | Method = "lcp",
-    metric: Metric = "auto",
+    metric: AnyMetric = "auto",
     data: Data | None = None,
     repair: str = AUTO,
     min_keep: float = 0.10,
@@ -60,7 +60,8 @@ def prune(
         method: one of `lcprune.methods()`, or an object with settings of its own: `lcprune.LcP(search=...)`,
             `lcprune.Schedule({"layer1.*": 0.5})`, `lcprune.baselines.Amc(episodes=200)`.
         metric: one of `lcprune.metrics()`, or a function `graph -> scores`. "auto" is "rebuilt", what units that stay
-            cannot rebuild, where LcP judges repaired candidates, and "l2" elsewhere, as in the paper.
+            cannot rebuild, where LcP judges repaired candidates, and "l2" elsewhere, as in the paper. Name "l2" if you
+            will train the result for long.
         data: iterable of (input, target) batches, or of inputs alone, for repair and for methods and metrics that need
             it; or an `Evaluation` that also says after what, with which loss, by how many images and in which precision
             networks are judged. Repaired classifiers, and networks without targets, are judged by how close they are to

@@ -31,7 +31,7 @@ from lcprune.outcome import PruneResult, check, repaired
 from lcprune.repairs import AUTO, NONE, Repair, check_how
 from lcprune.runs import network_folder
 from lcprune.search import Record, objective
-from lcprune.setup import Data, Metric, Setup, Where, limits_of, set_up
+from lcprune.setup import AnyMetric, Data, Setup, Where, limits_of, set_up
 from lcprune.storage import save
 from lcprune.summary import headline
 from lcprune.task import Choice, Task
@@ -137,7 +137,7 @@ def pareto(
     latency: Latency | Sequence[Written] | None = None,
     methods: Sequence[str | Method] = METHODS,
     learn: str = "sweep",
-    metric: Metric = "auto",
+    metric: AnyMetric = "auto",
     repair: str = AUTO,
     min_keep: float = 0.10,
     multiple_of: int | None = None,

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from lcprune.data import Dataset
 
 AUTO = "auto"  # each method's own metric
-Metric = str | Callable[..., Any]
+TUNED = "l2"  # instead, where cut networks are tuned: "rebuilt" asks what is lost without (docs/results/resnet-56.md)
+AnyMetric = str | Callable[..., Any]
 Data = Evaluation | Iterable[Any]
 Where = Job | str | os.PathLike[str]
 
@@ -51,7 +52,7 @@ class Setup:
     clock: Clock | None
     scheduled: bool = False
     networks: Path | None = None
-    metric: Metric = AUTO
+    metric: AnyMetric = AUTO
 
     def task_of(self, method: Method) -> Task:
         """The task, with a method's own metric if the user named none."""
@@ -73,7 +74,7 @@ def set_up(
     methods: Sequence[Method],
     *,
     latency: Latency | None,
-    metric: Metric,
+    metric: AnyMetric,
     data: Data | None,
     min_keep: float,
     multiple_of: int | None,
@@ -125,7 +126,7 @@ def set_up(
         yield Setup(task, folder, clock, scheduled, folder if job.networks else None, metric)
 
 
-def metric_of(metric: Metric, method: Method, evaluation: Evaluation) -> Metric:
+def metric_of(metric: AnyMetric, method: Method, evaluation: Evaluation) -> AnyMetric:
     """What a method's units are scored by: what the user says, or its own."""
     return method.own_metric(evaluation) if isinstance(metric, str) and metric == AUTO else metric
 

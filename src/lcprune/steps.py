@@ -22,7 +22,7 @@ from lcprune.method import Method
 from lcprune.outcome import PruneResult, PruneStep, compose, load_step, save_step
 from lcprune.repairs import STAND_INS, check_how
 from lcprune.select import Limits
-from lcprune.setup import Data, Metric, Setup, Where, limits_of, set_up
+from lcprune.setup import AUTO, TUNED, AnyMetric, Data, Setup, Where, limits_of, set_up
 from lcprune.task import Task
 
 logger = logging.getLogger("lcprune")
@@ -43,7 +43,7 @@ def prune_in_steps(
     params: Several | None = None,
     latency: Latency | Several | None = None,
     method: str | Method = "lcp",
-    metric: Metric = "auto",
+    metric: AnyMetric = "auto",
     data: Data | None = None,
     repair: str = STAND_INS,
     min_keep: float = 0.10,
@@ -66,7 +66,7 @@ def prune_in_steps(
         params: likewise.
         latency: likewise; only the last network is held to it.
         method: as in `prune`.
-        metric: as in `prune`.
+        metric: as in `prune`; "auto" is "l2" if there is `tune`.
         data: as in `prune`.
         repair: as in `prune`, of each round's network before it is tuned.
         min_keep: share of each group of the first network that always stays.
@@ -87,7 +87,7 @@ def prune_in_steps(
         example_inputs,
         [chosen],
         latency=wanted,
-        metric=metric,
+        metric=TUNED if metric == AUTO and tune is not None else metric,
         data=data,
         min_keep=min_keep,
         multiple_of=multiple_of,

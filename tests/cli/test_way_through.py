@@ -39,6 +39,15 @@ def test_prune_meets_the_limit_and_its_folder_is_a_network(lcprune, trained, few
     assert again.json["accuracy"] == pytest.approx(half["accuracy"])
 
 
+def test_who_tunes_ranks_by_another_metric(lcprune, trained, quick):
+    wanted = {"tuned": ["--epochs", 1], "not": [], "named": ["--epochs", 1, "--metric", "l1"]}
+    for name, more in wanted.items():
+        said = lcprune("prune", trained, "--macs", "50%", "--out", name, *more, *quick, "--no-report", "--json")
+        assert said.code == 0, said.err
+    found = {name: library.Plan.load(f"{name}/plan.json").meta["metric"] for name in wanted}
+    assert found == {"tuned": "l2", "not": "rebuilt", "named": "l1"}
+
+
 def test_without_data_there_are_naive_and_uniform(lcprune):
     said = lcprune("prune", "resnet20", "--method", "naive", "--params", "50%", "--out", "a", "--no-report", "--json")
     assert said.code == 0, said.err

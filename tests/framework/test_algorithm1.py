@@ -43,6 +43,13 @@ def same(one, other) -> bool:
     return all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
 
 
+def test_who_tunes_ranks_by_another_metric(plain, digits) -> None:
+    settings = {"macs": 0.6, "steps": 1, "progress": False, **searching(digits.train, **{**SHORT, "after": "repair"})}
+    tuned = lcprune.prune_in_steps(plain.graph, tune=lambda model: None, **settings)
+    assert tuned.plan.meta["metric"] == "l2"
+    assert lcprune.prune_in_steps(plain.graph, tune=None, **settings).plan.meta["metric"] == "rebuilt"
+
+
 def test_every_round_meets_its_limit_and_builds_on_the_tuned_one(trained, digits) -> None:
     sizes: list[int] = []
     result = lcprune.prune_in_steps(

@@ -41,6 +41,7 @@ def demo(ctx: typer.Context, seed: o.Seed = 0) -> None:
     """
     from lcprune import data
     from lcprune.cli.sources import check_precision, make_recipe, make_search, pick_device
+    from lcprune.setup import TUNED
     from lcprune.study import Study, record_latency, record_metric_error, trace_network
 
     progress = not ctx.params["quiet"]
@@ -55,7 +56,7 @@ def demo(ctx: typer.Context, seed: o.Seed = 0) -> None:
     with _one_thread(), open_run(ctx, MODEL, "Digits, test images", title) as run:
         network = _trained(run, dataset, device, seed, progress)
         graph = trace_network(network)
-        study = Study(run, network, graph, dataset, tuning, search, progress=progress, evaluation=evaluation)
+        study = Study(run, network, graph, dataset, tuning, search, TUNED, progress=progress, evaluation=evaluation)
         grid(study, METHODS, HALF_AND_QUARTER)
         logger.info("measuring latency")
         record_latency(study, **LATENCY)

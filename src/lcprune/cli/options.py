@@ -148,7 +148,7 @@ def _shared(
         limit_option("For --latency: JSON with times from another device, used instead of measuring.", "FILE"),
     ] = None,
     metric: Annotated[
-        str, method_option("auto (lcp: rebuilt; else: l2), l1, taylor, ... (see `lcprune methods`).")
+        str, method_option("auto (lcp without tuning: rebuilt; else: l2), l1, taylor, ... (see `lcprune methods`).")
     ] = "auto",
     min_keep: Annotated[
         float, limit_option("Share of each layer's channels that always stays.", min=0.0, max=1.0)

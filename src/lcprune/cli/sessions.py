@@ -32,6 +32,7 @@ from lcprune.limit import Limit
 from lcprune.repairs import NONE, check_how
 from lcprune.runs import RunFolder
 from lcprune.search import Search
+from lcprune.setup import AUTO, TUNED
 from lcprune.study import Network, Study, check_reachable, gives_scores, judge, trace_network
 from lcprune.tune import fit
 
@@ -59,8 +60,8 @@ def open_study(
         why = f"method {methods[0]!r} with metric {metric!r}{tuned}"
     check_how(repair)
     (search, evaluation), options = make_search(ctx), make_options(ctx, methods)
-    recipe = make_recipe(given.get("recipe", "finetune"), ctx.obj.get("tune", {}), epochs)
-    tuning = recipe if recipe.epochs else None
+    recipe = make_recipe(given.get("recipe", "finetune"), ctx.obj.get("tune", {}), given.get("epochs", 0))
+    tuning = recipe if recipe.epochs and not dry else None
     listen(given["quiet"])
     device = pick_device(given["device"])
     if given.get("engine", "local") == "local":  # workers elsewhere find out for themselves
@@ -82,7 +83,7 @@ def open_study(
             dataset,
             tuning,
             search=search,
-            metric=metric,
+            metric=TUNED if metric == AUTO and recipe.epochs else metric,
             min_keep=given["min_keep"],
             multiple_of=given["multiple_of"],
             progress=not given["quiet"],
