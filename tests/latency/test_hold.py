@@ -192,6 +192,8 @@ TABLE = Table.through([(10, 1.0), (100, 10.0)])
         ([Tried(50, 1.001)], 49),  # at least a step
         ([Tried(50, 20.0)], 10),  # not below the smallest
         ([Tried(99, 0.5)], 100),  # nor above the whole
+        ([Tried(50, 0.95, most=53)], 54.06),  # nothing between 50 and 53
+        ([Tried(90, 0.95, most=100)], None),  # nothing is larger
         ([Tried(10, 2.0)], None),  # nothing is smaller
         ([Tried(40, 0.9), Tried(60, 1.1)], 48.5),  # on the line between both
         ([Tried(40, 0.5), Tried(60, 1.0001)], 58),  # but not too near to either
@@ -202,6 +204,27 @@ TABLE = Table.through([(10, 1.0), (100, 10.0)])
 )
 def test_the_next_network_lies_where_the_limit_is_expected(tried, expected) -> None:
     assert next_macs(tried, TABLE) == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_coarse_network_uses_its_limit(plain, pretend) -> None:
+    """The first network is the largest that is expected to fit, and a little more would fit, too."""
+    backend, sizes = pretend(), plain.graph.cost.sizes
+
+    def cut(kept: Any) -> Any:
+        plan = plain.graph.plan(kept)
+        return plan, plan.apply(plain.model)
+
+    def again(macs: float) -> Any:  # in steps of an eighth of every width
+        steps = next(n for n in range(8, 0, -1) if n == 1 or plain.graph.cost.macs(sizes * n // 8) <= macs)
+        return [np.arange(size * steps // 8) for size in sizes]
+
+    found = [backend.ms(cut([np.arange(size * steps // 8) for size in sizes])[1]) for steps in range(1, 9)]
+    table = Table.through([(0.1 * plain.graph.macs, 0.1 * found[-1]), (plain.graph.macs, found[-1])])
+    clock = Clock(plain.graph, lambda counts: 1.0, found[-1], 1, backend, table)
+    limit = Limit.parse(f"{1.001 * found[5]}ms", "latency")
+    first = [np.arange(size * 5 // 8) for size in sizes]
+    _, _, outcome = hold(clock, limit, first, cut, again)
+    assert outcome.met and outcome.measured_ms == pytest.approx(found[5])
 
 
 def test_no_more_networks_are_measured_than_stated(plain, pretend) -> None:

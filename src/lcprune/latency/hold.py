@@ -118,7 +118,7 @@ def _another(tried: list[Tried], table: Table, again: Callable[[float], Kept | N
         if kept is None or not _same(kept, last):
             return kept
         largest = _largest_within(tried)
-        if largest is None or all(one.ratio <= 1 for one in tried):
+        if largest is None:
             return None
         # Where widths are coarse, no network lies between this one and what was wanted: look further up.
         tried[tried.index(largest)] = largest._replace(most=wanted)
@@ -143,10 +143,11 @@ def next_macs(tried: Sequence[Tried], table: Table) -> float | None:
         return low + float(np.clip(part, 0.1, 0.9)) * (above.macs - low)
     one = within or above
     assert one is not None
+    begin = max(one.macs, one.most)
     wanted = table.macs(table.ms(one.macs) * _AIM / one.ratio)
-    wanted = max(wanted, (1 + _STEP) * one.macs) if within else min(wanted, (1 - _STEP) * one.macs)
+    wanted = max(wanted, (1 + _STEP) * begin) if within else min(wanted, (1 - _STEP) * begin)
     wanted = min(max(wanted, table.points[0][0]), table.points[-1][0])
-    return None if abs(wanted - one.macs) <= _NEAR * one.macs else wanted
+    return None if abs(wanted - begin) <= _NEAR * begin else wanted
 
 
 def _largest_within(tried: Sequence[Tried]) -> Tried | None:
