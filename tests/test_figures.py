@@ -124,14 +124,16 @@ def test_objectives_after_tuning() -> None:
         ("plain", "the paper's in"),
         ("recalibrated", "new statistics alone in"),
         ("uniform", "down: in"),
+        ("repaired", "`l2` is lower in"),
     ):
-        assert f"{words} {lower(rows, 'repaired', other).replace('of', 'of all')}" in page
+        assert f"{words} {lower(rows, 'repaired by l2', other).replace('of', 'of all')}" in page
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"the paper's search in {lower(rows, 'repaired', 'plain')} cases after tuning" in readme
+    assert f"the paper's search in {lower(rows, 'repaired by l2', 'plain')} cases after tuning" in readme
     for limit in objective.LIMITS:
         mine = [entry for entry in rows if entry["limit"] == limit]
         means = {name: statistics.mean(objective.loss(entry, name) for entry in mine) for name in objective.SEARCHES}
-        assert min(means, key=means.__getitem__) == "repaired", "the page says so"
+        after_repair = max(means.pop("repaired"), means.pop("repaired by l2"))
+        assert after_repair < min(means.values()), "the page says so"
 
 
 def test_searches() -> None:
