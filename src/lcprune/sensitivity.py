@@ -39,7 +39,7 @@ def moved(task: Task, shares: Sequence[Floats]) -> list[Floats]:
     evaluator = _evaluator(task)
     if evaluator is None:
         return list(shares)
-    ranking, weights = task.ranking, []
+    ranking, weights, work = task.ranking, [], vars(evaluator.work).copy()
     with Progress("sensitivity", len(shares), task.progress) as bar:
         for group, (own, widths) in enumerate(zip(shares, ranking.widths, strict=True)):
             counts = ranking.sizes.copy()
@@ -47,6 +47,7 @@ def moved(task: Task, shares: Sequence[Floats]) -> list[Floats]:
             lost = own[counts[group]]
             weights.append(evaluator.loss(ranking.kept(counts)) / lost if lost > 0 else 0.0)
             bar.advance(group=task.graph.groups[group].name)
+    vars(evaluator.work).update(work)  # what is counted is candidates
     if not np.isfinite(weights).all() or not any(weights):
         return list(shares)
     least = _LEAST * max(weights)

@@ -87,7 +87,7 @@ def prune_in_steps(
         example_inputs,
         [chosen],
         latency=wanted,
-        metric=TUNED if metric == AUTO and tune is not None else metric,
+        metric=TUNED if isinstance(metric, str) and metric == AUTO and tune is not None else metric,
         data=data,
         min_keep=min_keep,
         multiple_of=multiple_of,

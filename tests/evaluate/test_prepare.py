@@ -101,6 +101,51 @@ def test_silence_is_repaired_in_double_precision_too() -> None:
     assert silenced.work.sliced == 0
 
 
+class _Several(nn.Module):
+    """Norms and a layer that run twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, padding=1), nn.Linear(8, 5)
+        self.m, self.n = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        x = self.m(self.a(x)).relu()
+        for _ in range(2):
+            x = self.n(self.b(x)).relu()
+        return self.c(x.mean((2, 3)))
+
+
+def _biased() -> nn.Module:
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+
+
+@pytest.mark.parametrize("network", [_Several, _biased])
+def test_a_candidate_is_judged_alike_whatever_was_judged_before(network) -> None:
+    torch.manual_seed(0)
+    images, model = torch.randn(80, 3, 8, 8), network().train()
+    with torch.no_grad():
+        for _ in range(30):
+            model(images)
+    graph = lcprune.trace(model.eval(), images[:2])
+    samples = [(image, torch.tensor(place % 5)) for place, image in enumerate(images)]
+    sliced, silenced = (make_evaluator(graph, samples, Evaluation(evaluator=name)) for name in ("slice", "zero"))
+    chosen = [[np.arange(start, group.size, 2) for group in graph.groups] for start in (0, 1)]
+    for kept in (chosen[0], chosen[1], chosen[0]):
+        assert silenced.compute(kept) == pytest.approx(sliced.compute(kept), rel=1e-4)
+    assert silenced.exact and silenced.work.sliced == 0
+
+
+def test_statistics_are_the_old_ones_after_an_error() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3))
+    network(torch.randn(30, 1, 2, 2))
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(ValueError, match="more than 1 value"):  # a variance of one image
+        renew_statistics(network, collate([(torch.randn(1, 2, 2), torch.tensor(0))], 1))
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
 def test_a_few_images_serve_better_than_by_their_own_statistics(trained, digits) -> None:
     """What they have by chance is taken off again."""
     graph, (others,) = trained.graph, collate(draw(digits.train, 1000, seed=1), 1000)

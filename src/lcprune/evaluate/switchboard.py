@@ -124,6 +124,7 @@ class RepairedBoard:
         if self._stand_ins is not None:
             self._stand_ins.write()
         if self._renewal is not None:
+            self._renewal.restore(self._model)
             with self._renewal.renewing(self._model, {}, [0]):
                 call(self._model, self._renewal.batches[0].inputs)
         if self._folds is not None:

@@ -28,6 +28,7 @@ ATTEMPTS = 8
 _SLACK = 0.03  # of the limit: what may be left unused
 _AIM = 1 - _SLACK / 2
 _STEP = 0.02  # of its MACs: how much the next network differs, at least, while all are on one side of the limit
+_LOOKS = 100  # for another network, at most
 _NEAR = 0.005  # of its MACs: what is closer to a network than this is not measured
 
 
@@ -107,7 +108,7 @@ class Tried(NamedTuple):
 
 def _another(tried: list[Tried], table: Table, again: Callable[[float], Kept | None], last: Kept) -> Kept | None:
     """The next network to be measured, other than `last`; None if there is none that is worth it."""
-    while True:
+    for _ in range(_LOOKS):
         wanted = next_macs(tried, table)
         if wanted is None:
             return None
@@ -122,6 +123,7 @@ def _another(tried: list[Tried], table: Table, again: Callable[[float], Kept | N
             return None
         # Where widths are coarse, no network lies between this one and what was wanted: look further up.
         tried[tried.index(largest)] = largest._replace(most=wanted)
+    return None
 
 
 def next_macs(tried: Sequence[Tried], table: Table) -> float | None:

@@ -94,8 +94,8 @@ class _MaskedReader(NamedTuple):
 
     @property
     def bias(self) -> Tensor | None:
-        """What takes the shift, if no batch norm does."""
-        return self.layer.bias.detach() if self.shifts and self.site.norm is None else None
+        """What takes the shift, if it is not the batch norm behind."""
+        return self.layer.bias.detach() if self.shifts and self.layer.bias is not None else None
 
 
 class _Alike(NamedTuple):
@@ -165,6 +165,7 @@ class _Width:
             new = whole * on + lost @ stand_ins[:, None].to(whole.dtype)
             shape = weights[0].shape
             torch._foreach_copy_(weights, [one.transpose(1, 2).reshape(shape) for one in new])
-            rests = self.mean[place] - (stand_ins @ self.mean[place, :, None])[..., 0]
-            for (bias, first, cover), gone, rest in zip(biases, lost, rests, strict=False):  # biases of all or none
-                bias.copy_(first + torch.einsum("otc,t,c->o", gone.double(), cover, rest))
+            if biases:
+                rests = self.mean[place] - (stand_ins @ self.mean[place, :, None])[..., 0]
+                for (bias, first, cover), gone, rest in zip(biases, lost, rests, strict=True):
+                    bias.copy_(first + torch.einsum("otc,t,c->o", gone.double(), cover, rest))

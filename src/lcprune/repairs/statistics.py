@@ -15,6 +15,7 @@ better where so much is cut that the two networks have little in common.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -50,7 +51,8 @@ class Renewal:
         kept = ((name, norm.running_mean, norm.running_var) for name, norm in norms.items())
         self._kept = {name: (mean.float().clone(), variance.float().clone()) for name, mean, variance in kept}
         self._read: list[dict[str, list[Pair]]] = []  # by the runs of each norm, batch by batch
-        self._told: dict[str, tuple[Any, _Whole]] = {}  # what was asked last of each norm
+        # What was asked last of each norm. A captured CUDA graph reads it at its address: one board asks one thing.
+        self._told: dict[str, tuple[Any, _Whole]] = {}
 
         def note(name: str, norm: Any, args: tuple[Tensor, ...]) -> None:
             self._read[-1].setdefault(name, []).append(_rows(args[0], norm.running_mean))
@@ -59,6 +61,18 @@ class Renewal:
             for batch in batches:
                 self._read.append({})
                 call(whole, batch.inputs)
+        self._several = [name for name in norms if any(len(read.get(name, ())) > 1 for read in self._read)]
+
+    def restore(self, network: nn.Module) -> None:
+        """Give norms that run several times the statistics that the whole network keeps, in place.
+
+        They take new ones in their last run: until then, they would use those that were found before.
+        """
+        if self._several:
+            norms: list[Any] = [network.get_submodule(name) for name in self._several]
+            kept = [self._kept[name] for name in self._several]
+            torch._foreach_copy_([norm.running_mean for norm in norms], [mean for mean, _ in kept])
+            torch._foreach_copy_([norm.running_var for norm in norms], [variance for _, variance in kept])
 
     def __call__(self, small: nn.Module, plan: Plan, follow: bool = True) -> None:
         """Renew the statistics of a cut network, in place; all batches count alike.
@@ -125,8 +139,7 @@ class Renewal:
         asked = tuple(numbers), tuple(images)
         if name not in self._told or self._told[name][0] != asked:
             read = _joined([(first[:some], second[:some]) for (first, second), some in zip(runs, images, strict=True)])
-            with torch.inference_mode(False), torch.no_grad():  # it may be wanted again where gradients are
-                self._told[name] = asked, _Whole.of(*self._kept[name], read)
+            self._told[name] = asked, _Whole.of(*self._kept[name], read)
         return self._told[name][1]
 
 
@@ -198,12 +211,13 @@ def renew_statistics(model: nn.Module, batches: Iterable[Batch]) -> None:
     """Replace batch-norm statistics by those of `batches`, in place; the network ends in evaluation mode.
 
     Every batch counts the same, so those of no more than half the first one's size, as a last one may be, are left out:
-    they would weigh too much, and one image may have no variance at all.
+    they would weigh too much, and one image may have no variance at all. An error leaves statistics as they were.
     """
     norms = statistics_of(model).values()
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]
+    before = [copy.deepcopy(norm.state_dict()) for norm in norms]
     model.eval()
     for norm in norms:
         norm.reset_running_stats()
@@ -215,6 +229,10 @@ def renew_statistics(model: nn.Module, batches: Iterable[Batch]) -> None:
             full = full or batch.size
             if 2 * batch.size > full:
                 call(model, batch.inputs)
+    except BaseException:
+        for norm, state in zip(norms, before, strict=True):
+            norm.load_state_dict(state)
+        raise
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
