@@ -234,8 +234,14 @@ def show_tuning(record: dict[str, Any]) -> None:
         print(f"\nResNet-56 on CIFAR-10, {mean(record['full'], 'accuracy')} %, {rows[0]['epochs']} epochs\n")
         print("| MACs | method | MACs left | as cut | tuned |\n|---|---|---|---|---|")
     for limit in LIMITS["tune"]:
-        for method, words in WORDS.items():
-            own = imagenet.rows_of(rows, limit=limit, method=method)
+        for method, metric in sorted({(row["method"], row["metric"]) for row in rows}, key=_turn):
+            own = imagenet.rows_of(rows, limit=limit, method=method, metric=metric)
+            words = WORDS[method] + (f", `{metric}`" if method in imagenet.OWN else "")
             if own:
                 cells = [mean(own, key) for key in ("macs", "before", "accuracy")]
                 print(f"| {limit.replace('%', ' %')} | {words} | " + " | ".join(cells) + " |")
+
+
+def _turn(kind: tuple[str, str]) -> tuple[int, str]:
+    """Where a method and its metric stand in the table."""
+    return list(WORDS).index(kind[0]), kind[1]
