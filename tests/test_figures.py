@@ -149,9 +149,15 @@ def test_searches() -> None:
     repaired, plain = (ours[key]["total_s"] for key in (("repair", 200, "fp32"), ("zero", 400, "fp32")))
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"before it is judged, in {repaired:.1f} s; 400 judged as cut, as in the paper, in {plain:.1f} s" in readme
-    # What a search must not take longer than, on the device that it was measured on; the rest is compiling.
+    # What a search must not take longer than, on the device that it was measured on. The set-up of this record's first
+    # search in bf16 has the compiling of kernels in it; the next one, at 25 %, has none.
+    joined = [row for row in search_tables.rows("cuda") if row["variant"] == "zero" and row["candidates"] == 400]
+    assert all(row["total_s"] <= 8 for row in joined if row["precision"] == "fp32")
+    brief = [row for row in joined if row["precision"] == "bf16"]
+    assert all(row["total_s"] - row["setup_s"] <= 5 for row in brief)
+    assert next(row for row in brief if row["macs"] == 0.25)["total_s"] <= 5
     most = {"fp32": 6, "bf16": 2.5}
-    assert all(row["evaluating_s"] <= most[row["precision"]] for row in base if row["variant"] == "zero")
+    assert all(row["evaluating_s"] <= most[row["precision"]] for row in joined)
 
 
 def test_training_speed_on_a_gpu() -> None:
@@ -242,6 +248,17 @@ def test_imagenet_and_searches(capsys: pytest.CaptureFixture[str]) -> None:
         page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
         assert len(lines) >= 5 and [line for line in lines if line not in page] == []
+
+
+def test_objectives_after_repair(capsys: pytest.CaptureFixture[str]) -> None:
+    from paper import objectives_repaired
+
+    page = (ROOT / "docs" / "results" / "objective.md").read_text(encoding="utf-8")
+    objectives_repaired.show(SimpleNamespace())
+    # Not the intervals: how they are drawn may differ by NumPy's version.
+    said = [re.sub(r" \[[^]]*\]", "", line) for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    without = re.sub(r" \[[^]]*\]", "", page)
+    assert len(said) == 38 and [line for line in said if line not in without] == []
 
 
 def test_rankings_after_tuning(capsys: pytest.CaptureFixture[str]) -> None:
